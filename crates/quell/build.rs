@@ -6,7 +6,7 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();
-    // Each folder, and what goes before its scenarios' names: their own are enough in most.
+    // Each folder, and the prefix of its scenarios' names, which most do not need.
     for (folder, prefix) in [
         ("../../scenarios", ""),
         ("../../scenarios/lab", ""),

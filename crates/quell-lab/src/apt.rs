@@ -1,15 +1,15 @@
 //! Packages from any Debian suite, through apt, without touching the machine's own apt state.
 //!
-//! Problem: the lab needs kernels and a QEMU that the machine's release may not have, verified, and
-//! without root. Approach: apt with a configuration of its own (sources, lists, cache, an empty list
-//! of installed packages), `apt-get download`, `dpkg -x`. apt checks the archive's signature and every
-//! package's hash. From the machine's configuration only how to reach the network is taken over:
-//! its Debian mirror and the `Acquire` settings that say how (proxies).
+//! Problem: the lab needs kernels and a QEMU that the machine's release may not have, verified, and without
+//! root. Approach: apt with a configuration of its own (sources, lists, cache, an empty list of installed
+//! packages), `apt-get download`, `dpkg -x`. apt checks the archive's signature and every package's hash. Of
+//! the machine's configuration only the way to the network is taken over: its Debian mirror, and the
+//! `Acquire` settings of proxies and the archive's age.
 //!
-//! Versions are never named: apt is asked for the newest, as the archive keeps no older ones.
+//! Versions are never named: apt is asked for the newest, because the archive keeps no older ones.
 
-use crate::cache::Progress;
 use crate::error::LabError;
+use crate::progress::{Progress, Quiet};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where Debian is, for machines that run something else.
+/// The mirror for machines that have no Debian mirror of their own.
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 
-/// What the archive is verified with.
+/// The keyring that the archive is verified with.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 const NETWORK: &str = " (is there a network, and does apt reach the Debian archive?)";
@@ -34,7 +34,12 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Prepares a suite under the cache; `update` must follow before anything is looked up.
+    /// Prepares a suite under the cache; `update` must follow before any package is looked up.
+    ///
+    /// # Errors
+    /// [`LabError::NoKeyring`] where the archive cannot be verified; [`LabError::Tool`] or [`LabError::Apt`]
+    /// where the machine's settings of apt cannot be read; [`LabError::Io`] where the cache cannot be
+    /// written.
     pub fn open(cache: &Path, suite: &'static str) -> Result<Archive, LabError> {
         if !Path::new(KEYRING).exists() {
             return Err(LabError::NoKeyring(KEYRING));
@@ -61,11 +66,14 @@ impl Archive {
     }
 
     /// Fetches the suite's current lists of packages.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`] where apt is not there; [`LabError::Apt`] where it failed.
     pub fn update(&self, progress: &dyn Progress) -> Result<(), LabError> {
         progress.step(&format!("reading what Debian {} has now", self.suite));
         let mut command = self.apt("apt-get");
         command.args(["update", "-o", "APT::Get::List-Cleanup=true"]);
-        // apt-get update succeeds with stale or no lists unless told otherwise.
+        // By default apt-get update succeeds with stale lists or none.
         command.args(["--error-on=any"]);
         run(
             command,
@@ -75,7 +83,10 @@ impl Archive {
         Ok(())
     }
 
-    /// The first of a package's direct dependencies whose names match.
+    /// The names of a package's direct dependencies that match, sorted.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`] where apt is not there; [`LabError::Apt`] where the suite has no such package.
     pub fn depends(
         &self,
         package: &str,
@@ -86,7 +97,7 @@ impl Archive {
         command.args(["--no-conflicts", "--no-breaks", "--no-replaces"]);
         command.args(["--no-enhances", package]);
         let what = format!("looking up {package} in Debian {}", self.suite);
-        let text = run(command, &what, &crate::cache::Quiet)?;
+        let text = run(command, &what, &Quiet)?;
         let names = text
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -98,11 +109,15 @@ impl Archive {
     }
 
     /// The newest version of a package.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`] where apt is not there; [`LabError::Apt`] or [`LabError::Layout`] where the suite
+    /// has no such package.
     pub fn version(&self, package: &str) -> Result<String, LabError> {
         let mut command = self.apt("apt-cache");
         command.args(["show", "--no-all-versions", package]);
         let what = format!("looking up {package} in Debian {}", self.suite);
-        let text = run(command, &what, &crate::cache::Quiet)?;
+        let text = run(command, &what, &Quiet)?;
         let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
         version.map(str::to_string).ok_or_else(|| LabError::Layout {
             package: package.to_string(),
@@ -111,6 +126,10 @@ impl Archive {
     }
 
     /// Downloads packages and unpacks them into a folder.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`] where apt or dpkg is not there; [`LabError::Apt`] where it failed; [`LabError::Io`]
+    /// where a folder cannot be made or read.
     pub fn unpack(
         &self,
         packages: &[String],
@@ -134,8 +153,11 @@ impl Archive {
         extract(folder.path(), root)
     }
 
-    /// Downloads packages with all they depend on, the C library included, and unpacks them: what is
-    /// in the folder then runs on any machine, by its own dynamic loader.
+    /// Downloads packages with all that they depend on, the C library included, and unpacks them: the
+    /// folder's programs then run on any machine, by their own dynamic loader.
+    ///
+    /// # Errors
+    /// As [`Archive::unpack`].
     pub fn unpack_closure(
         &self,
         packages: &[&str],
@@ -157,7 +179,7 @@ impl Archive {
         )?;
         let archives = self.dir.join("cache/archives");
         extract(&archives, root)?;
-        // Unpacked, they are of no further use.
+        // The unpacked packages are of no further use.
         let mut clean = self.apt("apt-get");
         clean.arg("clean");
         run(clean, "cleaning the lab's apt cache", progress).map(drop)
@@ -187,11 +209,7 @@ fn extract(folder: &Path, root: &Path) -> Result<(), LabError> {
     for deb in debs {
         let mut command = Command::new("dpkg");
         command.arg("-x").arg(&deb).arg(root);
-        run(
-            command,
-            &format!("unpacking {}", deb.display()),
-            &crate::cache::Quiet,
-        )?;
+        run(command, &format!("unpacking {}", deb.display()), &Quiet)?;
     }
     Ok(())
 }
@@ -200,7 +218,7 @@ fn extract(folder: &Path, root: &Path) -> Result<(), LabError> {
 fn configuration(dir: &Path) -> Result<String, LabError> {
     let mut text = String::new();
     let dir = dir.display();
-    // The machine's own configuration is left out: its hooks act on the machine.
+    // The machine's own configuration is left out, because its hooks act on the machine.
     for (key, value) in [
         ("Dir::Etc", format!("{dir}/etc")),
         ("Dir::Etc::sourcelist", format!("{dir}/sources.list")),
@@ -216,7 +234,7 @@ fn configuration(dir: &Path) -> Result<String, LabError> {
         ("Acquire::Retries", "3".into()),
         ("APT::Architecture", "amd64".into()),
         ("APT::Architectures", "amd64".into()),
-        // Root's downloads would else be made by a user who may not write into the cache.
+        // Else apt drops root's rights for downloads, and may then not write into the cache.
         ("APT::Sandbox::User", "root".into()),
         ("APT::Status-Fd", "1".into()),
         ("Debug::NoLocking", "true".into()),
@@ -225,7 +243,7 @@ fn configuration(dir: &Path) -> Result<String, LabError> {
     }
     let mut dump = Command::new("apt-config");
     dump.args(["dump", "--no-empty", "Acquire"]);
-    let machine = run(dump, "reading apt's configuration", &crate::cache::Quiet)?;
+    let machine = run(dump, "reading apt's configuration", &Quiet)?;
     for line in machine.lines().filter(|line| is_network_setting(line)) {
         text.push_str(line);
         text.push('\n');
@@ -233,7 +251,7 @@ fn configuration(dir: &Path) -> Result<String, LabError> {
     Ok(text)
 }
 
-/// Whether a line of `apt-config dump Acquire` says how to reach the archive, or how old it may be:
+/// Whether a line of `apt-config dump Acquire` sets how to reach the archive, or how old the archive may be:
 /// a mirror that is frozen on purpose has passed its date.
 fn is_network_setting(line: &str) -> bool {
     let key = line.split_whitespace().next().unwrap_or_default();
@@ -261,7 +279,7 @@ fn mirror() -> Result<String, LabError> {
         "$(REPO_URI) $(RELEASE) $(COMPONENT)",
     ]);
     command.arg("Identifier: Packages");
-    let text = run(command, "reading apt's sources", &crate::cache::Quiet)?;
+    let text = run(command, "reading apt's sources", &Quiet)?;
     Ok(text
         .lines()
         .find_map(debian_mirror)
@@ -278,13 +296,13 @@ fn debian_mirror(line: &str) -> Option<&str> {
         "bookworm", "trixie", "forky", "duke", "sid", "stable", "testing", "unstable",
     ]
     .contains(&release);
-    // Snapshots of the past and other vendors' archives do not have what the lab needs.
+    // Snapshots of the past and other vendors' archives lack the packages that the lab needs.
     let archive =
         uri.ends_with("/debian") && (uri.starts_with("http://") || uri.starts_with("https://"));
     (suite && archive && component == "main").then_some(uri)
 }
 
-/// Runs a command, reports apt's progress lines, and gives what else it said.
+/// Runs a command, reports apt's progress lines, and gives the other lines of its output.
 fn run(mut command: Command, what: &str, progress: &dyn Progress) -> Result<String, LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let package = if program == "dpkg" { "dpkg" } else { "apt" };
@@ -322,7 +340,7 @@ fn run(mut command: Command, what: &str, progress: &dyn Progress) -> Result<Stri
         return Ok(text);
     }
     let mut said = String::new();
-    // What cannot be read back is only missing from the message.
+    // Errors that cannot be read back are only missing from the message.
     let _ = std::io::Seek::rewind(&mut errors);
     let _ = errors.read_to_string(&mut said);
     let all: Vec<&str> = text.lines().chain(said.lines()).collect();

@@ -1,112 +1,34 @@
-//! Boots one guest, follows what it says, and brings back what it wrote.
+//! Boots one guest, follows its output, and brings back the files that it wrote.
 //!
-//! The guest reports over virtio-serial ports that QEMU writes into files: QEMU never waits for a
-//! reader, so on the virtual clock nothing of the host's timing gets in. `lab/init` is the other end.
+//! The guest reports over virtio-serial ports, and QEMU writes them into files: QEMU never waits for a
+//! reader, so on the virtual clock the host's timing has no influence. `lab/init` is the other end.
 
 use crate::error::LabError;
 use crate::image::Image;
 use crate::kernel::Kernel;
-use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
+use crate::machine::{self, Accelerator, GRACE, Guest, POLL, run_folder};
+use crate::options::Boot;
 use crate::qemu::Qemu;
 use crate::report::{Report, Tail, console_tail};
 use crate::snapshot::Source;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How often the guest is looked after.
-pub(crate) const POLL: Duration = Duration::from_millis(20);
-
-/// The clock that a guest lives by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
-    /// One instruction is one nanosecond, for all CPUs together, and idle time is skipped. The same
-    /// image gives the same numbers on any machine, however busy.
-    Virtual,
-    /// The host's time; with KVM where that works, else emulated on several threads.
-    Real,
-}
-
-/// What a guest is to be.
-#[derive(Debug, Clone)]
-pub struct Boot {
-    /// Its CPUs, a multiple of `sockets` times `smt`.
-    pub cpus: u32,
-    /// Sockets that they are spread over, each with a last-level cache of its own.
-    pub sockets: u32,
-    /// CPUs of each core.
-    pub smt: u32,
-    /// Its memory in MiB.
-    pub memory_mib: u32,
-    /// Its clock.
-    pub clock: Clock,
-    /// Whether the real clock may use KVM: where [`crate::Lab::kvm_runs`] says so.
-    pub kvm: bool,
-    /// Seed of the guest's own random numbers, and with them of its boot history; on the virtual clock.
-    pub seed: u64,
-    /// More words for the kernel's command line.
-    pub append: String,
-    /// How long it may take to reach its command, on the host's clock.
-    pub boot_limit: Duration,
-    /// How long its command may take, on the host's clock.
-    pub limit: Duration,
-    /// That time begins anew whenever the command says something: for studies, which say how far they are.
-    pub limits_silence: bool,
-    /// Where booted guests are kept to start from, on the virtual clock: see [`crate::Lab::snapshots`]. Without it each one boots.
-    pub snapshots: Option<PathBuf>,
-}
-
-impl Default for Boot {
-    /// Eight CPUs, 3 GiB, virtual clock.
-    fn default() -> Boot {
-        Boot {
-            cpus: 8,
-            sockets: 1,
-            smt: 1,
-            memory_mib: 3072,
-            clock: Clock::Virtual,
-            kvm: false,
-            seed: 42,
-            append: String::new(),
-            boot_limit: Duration::from_secs(300),
-            limit: Duration::from_secs(3600),
-            limits_silence: true,
-            snapshots: None,
-        }
-    }
-}
-
-impl Boot {
-    /// It did not come as far as its command in time.
-    pub(crate) fn not_booted(&self, kernel: &Kernel, folder: &Path) -> LabError {
-        let hint = match (self.clock, kernel.runs_on_virtual_clock()) {
-            (Clock::Virtual, false) => {
-                " (kernels of the 6.1 era hang on the virtual clock: --clock real)"
-            }
-            _ => "",
-        };
-        LabError::NotBooted {
-            seconds: self.boot_limit.as_secs(),
-            hint,
-            console: console_tail(&folder.join("console")),
-        }
-    }
-}
-
-/// Which of the command's two streams said something.
+/// One of the command's two streams of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Its standard output.
+    /// Standard output.
     Stdout,
-    /// Its standard error.
+    /// Standard error.
     Stderr,
 }
 
 /// How a guest's command ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Its exit code; 128 and the signal's number if a signal ended it.
+    /// The command's exit code; 128 plus the signal's number if a signal ended the command.
     pub exit_code: i32,
     /// The guest's uptime when the command started and when it ended, in seconds of its clock.
     pub uptime_s: (f64, f64),
@@ -114,9 +36,16 @@ pub struct Finished {
     pub accelerator: &'static str,
 }
 
-/// Boots a guest, runs its image's command and puts what that wrote below `$OUT` into a folder.
+/// Boots a guest, runs its image's command, and copies the files that the command wrote below `$OUT` into the
+/// folder `out`.
 ///
-/// `say` is given what the command says, as it comes. Setting `interrupt` ends the guest.
+/// `say` is given the command's output, as it comes. Setting `interrupt` ends the guest.
+///
+/// # Errors
+/// [`LabError::NotBooted`], [`LabError::Panicked`], [`LabError::Ended`] or [`LabError::TimedOut`] where the
+/// guest did not get to its command's end; [`LabError::Interrupted`] after `interrupt` was set;
+/// [`LabError::Damaged`] where the files that came back are not those that the guest sent; [`LabError::Io`]
+/// where QEMU could not be started, or a file of the run not be read or written.
 pub fn boot(
     qemu: &Qemu,
     kernel: &Kernel,
@@ -165,7 +94,7 @@ pub fn boot(
     let mut report = Report::default();
     let mut deadline = Instant::now() + options.boot_limit;
     loop {
-        // Read before looking whether it has ended: what it said last is not missed.
+        // The guest's end is looked for before its output is read, so that its last output is not missed.
         let trouble = guest.trouble(folder)?;
         let was_ready = report.ready_s.is_some();
         report.read(&status.new_bytes()?);
@@ -213,7 +142,11 @@ pub fn boot(
     })
 }
 
-/// Boots a guest whose console is this terminal; for an image without a command.
+/// Boots a guest that has this terminal as its console; for an image without a command.
+///
+/// # Errors
+/// [`LabError::Io`] where the image could not be written or QEMU not be started; [`LabError::Ended`] where
+/// QEMU failed.
 pub fn shell(qemu: &Qemu, kernel: &Kernel, image: &Image, options: &Boot) -> Result<(), LabError> {
     let folder = run_folder()?;
     let archive = folder.path().join("image.cpio");

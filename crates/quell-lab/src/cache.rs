@@ -1,4 +1,4 @@
-//! The lab's cache: what was fetched, outside the source tree.
+//! The lab's cache of fetched packages, outside the source tree.
 //!
 //! `$QUELL_LAB_CACHE`, else `$XDG_CACHE_HOME/quell/lab`, else `~/.cache/quell/lab`:
 //!
@@ -12,12 +12,13 @@
 //! kvm                     whether guests run under KVM here
 //! ```
 //!
-//! A download is unpacked beside the store and renamed into it, so an interrupted one leaves nothing
+//! A download is unpacked beside the store and renamed into it, so an interrupted download leaves nothing
 //! that could be taken for whole.
 
 use crate::apt::Archive;
 use crate::error::LabError;
 use crate::kernel::{Kernel, KernelChoice};
+use crate::progress::Progress;
 use crate::qemu::Qemu;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
@@ -28,27 +29,10 @@ use std::{env, process};
 /// The suite that QEMU and busybox come from.
 const TOOLS_SUITE: &str = "trixie";
 
-/// The lock of whoever fetches packages.
+/// The lock of a process that fetches packages.
 const FETCHING: &str = "lock";
 
-/// What is told while something takes long.
-pub trait Progress {
-    /// What is being done from now on.
-    fn step(&self, text: &str);
-    /// How much of it is done, 0 to 100.
-    fn percent(&self, percent: f64);
-}
-
-/// Tells nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct Quiet;
-
-impl Progress for Quiet {
-    fn step(&self, _: &str) {}
-    fn percent(&self, _: f64) {}
-}
-
-/// The lab's cache and what is in it.
+/// The lab's cache and its content.
 #[derive(Debug, Clone)]
 pub struct Lab {
     dir: PathBuf,
@@ -56,6 +40,10 @@ pub struct Lab {
 
 impl Lab {
     /// The user's lab; nothing is fetched yet.
+    ///
+    /// # Errors
+    /// [`LabError::Architecture`] where the machine is not x86-64; [`LabError::Io`] where the cache's folder
+    /// cannot be made.
     pub fn open() -> Result<Lab, LabError> {
         let arch = env::consts::ARCH;
         if arch != "x86_64" {
@@ -78,17 +66,20 @@ impl Lab {
         Ok(Lab { dir })
     }
 
-    /// Where the cache is.
+    /// The cache's folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where booted guests are kept to start from.
+    /// The folder of snapshots of booted guests, to start from.
     pub fn snapshots(&self) -> PathBuf {
         self.dir.join("snapshots")
     }
 
     /// A kernel; fetched where it is not in the cache.
+    ///
+    /// # Errors
+    /// As [`Lab::cached_kernel`] and [`Lab::fetch_kernel`].
     pub fn kernel(
         &self,
         choice: &KernelChoice,
@@ -100,7 +91,11 @@ impl Lab {
         }
     }
 
-    /// A kernel, if it is there without fetching anything.
+    /// A kernel, if it is in the cache or a file; nothing is fetched.
+    ///
+    /// # Errors
+    /// [`LabError::NotAKernel`] where the user's file is no kernel; [`LabError::Layout`] where the cache
+    /// lacks one of the kernel's files; [`LabError::Io`] where a file cannot be read.
     pub fn cached_kernel(&self, choice: &KernelChoice) -> Result<Option<Kernel>, LabError> {
         match choice {
             KernelChoice::File(path) => Kernel::from_file(path).map(Some),
@@ -111,7 +106,12 @@ impl Lab {
         }
     }
 
-    /// Fetches the newest version of a kernel, if it is not the one in the cache.
+    /// Fetches a kernel's newest version, unless the cache has that version.
+    ///
+    /// # Errors
+    /// [`LabError::NoKeyring`], [`LabError::Tool`] or [`LabError::Apt`] where it cannot be fetched;
+    /// [`LabError::Layout`] where its packages lack a file; [`LabError::Io`] where the cache cannot be
+    /// written. For a file as [`Lab::cached_kernel`].
     pub fn fetch_kernel(
         &self,
         choice: &KernelChoice,
@@ -144,8 +144,11 @@ impl Lab {
         Kernel::from_root(&root, package)
     }
 
-    /// QEMU: `$QUELL_LAB_QEMU`, else the machine's own where it is new enough, else the lab's,
-    /// fetched where it is not in the cache.
+    /// QEMU: `$QUELL_LAB_QEMU`, else the machine's own where it is new enough, else the lab's, fetched where
+    /// it is not in the cache.
+    ///
+    /// # Errors
+    /// As [`Lab::cached_qemu`] and [`Lab::fetch_qemu`].
     pub fn qemu(&self, progress: &dyn Progress) -> Result<Qemu, LabError> {
         match self.cached_qemu()? {
             Some(qemu) => Ok(qemu),
@@ -153,7 +156,12 @@ impl Lab {
         }
     }
 
-    /// QEMU, if a suitable one is there without fetching anything.
+    /// QEMU, if a suitable one is on the machine or in the cache; nothing is fetched.
+    ///
+    /// # Errors
+    /// [`LabError::QemuTooOld`], [`LabError::Tool`], [`LabError::Program`] or [`LabError::Io`] where the QEMU
+    /// that `$QUELL_LAB_QEMU` names, or that in the cache, is too old, cannot be started, or prints no
+    /// version.
     pub fn cached_qemu(&self) -> Result<Option<Qemu>, LabError> {
         if let Some(own) = Qemu::of_machine()? {
             return Ok(Some(own));
@@ -162,7 +170,11 @@ impl Lab {
         root.map(|root| Qemu::in_root(&root)).transpose()
     }
 
-    /// Fetches the newest QEMU, if it is not the one in the cache and the machine has none.
+    /// Fetches the newest QEMU, unless the machine has a suitable one or the cache has that version.
+    ///
+    /// # Errors
+    /// Where QEMU cannot be fetched, as [`Lab::fetch_kernel`]; where it cannot be used, as
+    /// [`Lab::cached_qemu`].
     pub fn fetch_qemu(&self, progress: &dyn Progress) -> Result<Qemu, LabError> {
         if let Some(own) = Qemu::of_machine()? {
             return Ok(own);
@@ -171,7 +183,7 @@ impl Lab {
         let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
         archive.update(progress)?;
         let version = archive.version("qemu-system-x86")?;
-        // With its own C library: what is in the cache runs on whatever the machine has.
+        // With its own C library, so that QEMU runs whichever C library the machine has.
         let fill = |root: &Path| {
             archive.unpack_closure(&["qemu-system-x86"], root, progress)?;
             Qemu::in_root(root).map(drop)
@@ -181,6 +193,9 @@ impl Lab {
     }
 
     /// The static busybox that is the guest's userland; fetched where it is not in the cache.
+    ///
+    /// # Errors
+    /// Where it cannot be fetched, as [`Lab::fetch_kernel`].
     pub fn busybox(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {
         const PROGRAM: &str = "usr/bin/busybox";
         if let Some(root) = self.current("busybox") {
@@ -205,6 +220,10 @@ impl Lab {
     }
 
     /// Whether guests really run under KVM here; tried once for each boot of this machine.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] where QEMU could not be started, or a file of the trial not be made. A KVM that does
+    /// not work is no error.
     pub fn kvm_runs(&self, qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let tried = format!("{} {} {}", boot.trim(), qemu.version, kernel.release);
@@ -217,24 +236,27 @@ impl Lab {
         }
         let runs = crate::machine::kvm_runs(qemu, kernel)?;
         let answer = if runs { "yes" } else { "no" };
-        // What cannot be kept is tried again.
+        // An answer that cannot be written is found again the next time.
         let _ = fs::write(&file, format!("{tried} {answer}\n"));
         Ok(runs)
     }
 
     /// Whether a guest with this kernel can be booted without fetching anything.
+    ///
+    /// # Errors
+    /// As [`Lab::cached_kernel`] and [`Lab::cached_qemu`].
     pub fn is_ready(&self, choice: &KernelChoice) -> Result<bool, LabError> {
         Ok(self.cached_kernel(choice)?.is_some()
             && self.current("busybox").is_some()
             && self.cached_qemu()?.is_some())
     }
 
-    /// Where the version in use of an item is.
+    /// The folder of the version of an item that is in use.
     pub(crate) fn current(&self, item: &str) -> Option<PathBuf> {
         self.dir.join(item).canonicalize().ok()
     }
 
-    /// Waits until nobody else adds what the lock's file stands for.
+    /// Waits until no other process holds this lock.
     pub(crate) fn lock(&self, file: &str) -> Result<Flock<File>, LabError> {
         let path = self.dir.join(file);
         let file = File::create(&path).map_err(LabError::io(&path))?;
@@ -242,7 +264,7 @@ impl Lab {
             .map_err(|(_, errno)| LabError::io(&path)(io::Error::from(errno)))
     }
 
-    /// Makes a version of an item the one in use, filling its folder unless it is there already.
+    /// Puts a version of an item into use; `fill` fills its folder unless the cache has that version.
     pub(crate) fn install(
         &self,
         item: &str,
@@ -270,7 +292,7 @@ impl Lab {
         let current = self.dir.join(item);
         fs::rename(&link, &current).map_err(LabError::io(&current))?;
         if let Some(before) = before.filter(|before| *before != target) {
-            // Guests that run from it keep what they have open; what stays is only disk space.
+            // Guests that run from the old version keep their open files. A failure costs only disk space.
             let _ = fs::remove_dir_all(before);
         }
         Ok(target)

@@ -1,6 +1,6 @@
 //! What can go wrong in the lab.
 
-use crate::qemu::Version;
+use crate::version::Version;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,31 +10,31 @@ pub enum LabError {
     /// Guests are x86-64 only.
     #[error("the lab's guests are x86-64 (amd64); this machine is {0}")]
     Architecture(String),
-    /// A program of the machine's is not there.
+    /// A program that the machine should have could not be started.
     #[error(
         "`{program}` cannot be started ({source}); the lab needs it (Debian package: {package})"
     )]
     Tool {
         /// The program.
         program: String,
-        /// The Debian package that has it.
+        /// The Debian package that has the program.
         package: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The key that the Debian archive is verified with is not there.
+    /// The keyring that the Debian archive is verified with is not there.
     #[error(
         "{0}: not there; the lab verifies what it downloads with it: install the package debian-archive-keyring"
     )]
     NoKeyring(&'static str),
-    /// apt could not fetch something.
+    /// A run of apt or dpkg failed.
     #[error("{what} failed{hint}:\n{output}")]
     Apt {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// What the user can do about it; empty or starting with a space.
         hint: &'static str,
-        /// The end of what apt said.
+        /// The end of the program's output.
         output: String,
     },
     /// A published scheduler could not be built.
@@ -44,17 +44,17 @@ pub enum LabError {
     Build {
         /// The scheduler.
         name: &'static str,
-        /// What builds need.
+        /// The Debian packages that builds need.
         packages: &'static str,
-        /// The end of what cargo said.
+        /// The end of cargo's output.
         output: String,
     },
-    /// What a package should have held was not in it.
+    /// A package lacks a file that it should hold.
     #[error("{package} holds no {what}; the distribution may have changed its packages' layout")]
     Layout {
         /// The package.
         package: String,
-        /// What is missing.
+        /// The file that is missing.
         what: &'static str,
     },
     /// A file could not be read or written.
@@ -62,12 +62,12 @@ pub enum LabError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The user named a kernel that there is not.
+    /// The user named a kernel that the lab does not know.
     #[error("`{0}` is no kernel of the lab; there are: {known}; another is given by its file's path (with a slash)",
-        known = crate::kernel::known())]
+        known = crate::known::names())]
     NoSuchKernel(String),
     /// A file is no kernel that can be booted.
     #[error("{path}: not an x86 Linux kernel (bzImage)", path = .0.display())]
@@ -75,10 +75,10 @@ pub enum LabError {
     /// The kernel cannot load sched_ext schedulers.
     #[error("kernel {release} was built without sched_ext; `--kernel sched_ext` has it")]
     NoSchedExt {
-        /// Its release.
+        /// The kernel's release.
         release: String,
     },
-    /// QEMU lacks what determinism needs.
+    /// QEMU is older than [`Version::LEAST`].
     #[error(
         "{program}: QEMU {version} is too old: before 8.1 virtual time goes by in whole ticks; \
          unset QUELL_LAB_QEMU to let the lab fetch its own",
@@ -87,15 +87,15 @@ pub enum LabError {
     QemuTooOld {
         /// The program.
         program: PathBuf,
-        /// Its version.
+        /// The program's version.
         version: Version,
     },
-    /// A program did not say its version, or something else about it was not understood.
+    /// A program failed, or its output was not understood.
     #[error("{program}: {problem}", program = program.display())]
     Program {
         /// The program.
         program: PathBuf,
-        /// What was wrong.
+        /// What is wrong with the program.
         problem: String,
     },
     /// A file for the guest is not there or cannot be used.
@@ -103,23 +103,23 @@ pub enum LabError {
     GuestFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         problem: String,
     },
     /// The guest did not reach its first command.
     #[error("the guest did not start within {seconds} s{hint}; the end of its console:\n{console}")]
     NotBooted {
-        /// The time limit.
+        /// The limit of time, in seconds.
         seconds: u64,
-        /// What may be the reason.
+        /// A possible reason; empty or starting with a space.
         hint: &'static str,
-        /// The last lines of its console.
+        /// The last lines of the guest's console.
         console: String,
     },
     /// The guest's kernel panicked.
     #[error("the guest's kernel panicked; the end of its console:\n{console}")]
     Panicked {
-        /// The last lines of its console.
+        /// The last lines of the guest's console.
         console: String,
     },
     /// The guest ended before its command did.
@@ -129,7 +129,7 @@ pub enum LabError {
     Ended {
         /// QEMU's exit status.
         status: String,
-        /// What QEMU said, or nothing.
+        /// QEMU's output, or nothing.
         said: String,
         /// The last lines of the guest's console.
         console: String,
@@ -140,26 +140,26 @@ pub enum LabError {
         if *.silent { "said nothing for" } else { "did not end within" }
     )]
     TimedOut {
-        /// Whether it is its silence that was too long.
+        /// Whether the limit is of the command's silence, not of all its time.
         silent: bool,
-        /// The time limit.
+        /// The limit of time, in seconds.
         seconds: u64,
-        /// The last lines of its console.
+        /// The last lines of the guest's console.
         console: String,
     },
-    /// What came back from the guest is not what it sent.
+    /// The files that came back are not those that the guest sent.
     #[error("files from the guest came back damaged: {0}")]
     Damaged(String),
-    /// A booted guest could not be kept, or not started from what was kept.
+    /// A snapshot of a booted guest could not be taken, or not be started from.
     #[error("a snapshot of the booted guest: {0}")]
     Snapshot(String),
-    /// The user ended it.
+    /// The caller ended the run.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl LabError {
-    /// For `map_err` on what was done with a file.
+    /// Makes an error of this file, for `map_err`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> LabError + '_ {
         |source| LabError::Io {
             path: path.to_path_buf(),

@@ -1,12 +1,12 @@
 //! The guest's initial file system, built so that the same input gives the same bytes.
 //!
-//! A guest's boot history moves what is measured in it by a few percent, and its memory's contents
-//! are part of that history. So names are sorted, times are zero, owners are root, inode numbers
-//! count up, and nothing of the build's surroundings gets in.
+//! A guest's boot history changes measurements in the guest by a few percent, and its memory's contents are
+//! part of that history. So names are sorted, times are zero, owners are root, inode numbers count up, and
+//! the archive holds nothing of the build's surroundings.
 //!
-//! The layout is that of a merged `/usr`: `/bin`, `/sbin`, `/lib` and `/lib64` are links, and what is
-//! put there goes to its place under `/usr`. The archive is not compressed: in emulation the guest
-//! unpacks slower than the host writes.
+//! The layout is that of a merged `/usr`: `/bin`, `/sbin`, `/lib` and `/lib64` are links, and a file that is
+//! put there goes to its place under `/usr`. The archive is not compressed: an emulated guest unpacks more
+//! slowly than the host writes.
 
 use crate::error::LabError;
 use crate::kernel::Kernel;
@@ -23,7 +23,7 @@ use std::process::Command;
 /// The guest's first process.
 const INIT: &str = include_str!("../../../lab/init");
 
-/// Modules that carry the guest's output, where a kernel does not have them built in.
+/// Modules for the guest's output, where they are not built into the kernel.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
 #[derive(Debug)]
@@ -34,7 +34,8 @@ enum Node {
     File(PathBuf, u32),
 }
 
-/// What a guest that goes on from a snapshot takes its own part through: the firmware's configuration device.
+/// The module of the firmware's configuration device, by which a guest that goes on from a snapshot gets its
+/// own texts.
 const GIVEN_MODULE: &str = "qemu_fw_cfg";
 
 /// A guest's initial file system.
@@ -47,7 +48,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// What every guest has: busybox, init, a few files of /etc, the kernel's configuration.
+    /// An image with what every guest has: busybox, init, a few files of /etc, the kernel's configuration.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] or [`LabError::Tool`] where busybox or a module of the kernel cannot be read.
     pub fn new(kernel: &Kernel, busybox: &Path) -> Result<Image, LabError> {
         let mut image = Image {
             nodes: BTreeMap::new(),
@@ -103,13 +107,13 @@ impl Image {
             image.bytes(Path::new(file), text.as_bytes(), 0o644);
         }
         if let Some(config) = &kernel.config {
-            // Where libbpf looks for it.
+            // libbpf looks for it there.
             let at = format!("/boot/config-{}", kernel.release);
             image.file(config, Path::new(&at))?;
         }
         image.modules(kernel, &CHANNEL_MODULES, "/lab/modules")?;
         match image.modules(kernel, &[GIVEN_MODULE], "/lab/given") {
-            // Built in it would have looked before the guest goes on.
+            // A driver that is built in would read the device before the guest goes on.
             Ok(files) => image.can_go_on = files > 0,
             Err(e) => {
                 tracing::warn!("guests boot each time instead of going on from a snapshot: {e}")
@@ -118,8 +122,12 @@ impl Image {
         Ok(image)
     }
 
-    /// Puts a kernel's modules and what they depend on into a folder, decompressed, named in the order to load them; gives how
-    /// many. What is built in is left out.
+    /// Puts a kernel's modules and those that they depend on into a folder, decompressed, named in the order
+    /// to load them, and gives their number. Modules that are built in are left out.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] where a module cannot be read; [`LabError::Tool`] where `xz` is not there;
+    /// [`LabError::Program`] where `xz` failed.
     pub fn modules(
         &mut self,
         kernel: &Kernel,
@@ -138,7 +146,7 @@ impl Image {
         self.can_go_on
     }
 
-    /// What the guest runs: a program and its arguments. Without one it is a shell on the console.
+    /// Sets the guest's command: a program and its arguments. An empty command is a shell on the console.
     pub fn command(&mut self, command: &[String]) {
         if command.is_empty() {
             self.bytes(Path::new("/lab/interactive"), b"", 0o644);
@@ -149,8 +157,8 @@ impl Image {
         self.text(Path::new("/lab/command"), &script);
     }
 
-    /// A small text that differs between guests of the same programs: it is no part of what a snapshot is taken of. The last one
-    /// of a place counts.
+    /// Adds a small text that differs between guests of the same programs; snapshots do not hold it. The last
+    /// text for a place counts.
     pub fn text(&mut self, to: &Path, text: &str) {
         let at = place(to);
         self.parents(&at);
@@ -158,10 +166,15 @@ impl Image {
             .insert(at, Node::Bytes(text.as_bytes().to_vec(), 0o644));
     }
 
-    /// Puts what the user named into the guest, programs with the libraries they need.
+    /// Puts the user's file or folder into the guest, programs with the libraries that they need.
     ///
-    /// `HOST` or `HOST:GUEST`. A name without a slash that is no file here is a program on `PATH` and
-    /// goes to its own place; anything else goes to `/root/NAME` unless `GUEST` says where.
+    /// `what` is `HOST` or `HOST:GUEST`. A name without a slash that is no file here is a program on `PATH`
+    /// and goes to its own place; anything else goes to `/root/NAME` unless `GUEST` names the place.
+    ///
+    /// # Errors
+    /// [`LabError::GuestFile`] where there is no such file or program, where `GUEST` is no absolute path, or
+    /// where a program's library or interpreter is not on this machine; [`LabError::Tool`] where `ldd` is not
+    /// there; [`LabError::Io`] where a file cannot be read.
     pub fn add(&mut self, what: &str) -> Result<(), LabError> {
         let (host, guest) = match what.split_once(':') {
             Some((host, guest)) => (host, Some(PathBuf::from(guest))),
@@ -192,7 +205,11 @@ impl Image {
         self.tree(&path, &to)
     }
 
-    /// A program at a place of its own, with the libraries it needs.
+    /// Puts a program at a place in the guest, with the libraries that it needs at their own places.
+    ///
+    /// # Errors
+    /// [`LabError::GuestFile`] where a library or interpreter of the program is not on this machine;
+    /// [`LabError::Tool`] where `ldd` is not there; [`LabError::Io`] where a file cannot be read.
     pub fn program(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
         self.file(from, to)?;
         match first_line(from)? {
@@ -201,11 +218,14 @@ impl Image {
         }
     }
 
-    /// QEMU itself, for machines within the guest: `/usr/bin/qemu` starts it.
+    /// Puts QEMU into the guest, for machines within it: `/usr/bin/qemu` starts QEMU there.
+    ///
+    /// # Errors
+    /// As [`Image::program`].
     pub fn emulator(&mut self, qemu: &Qemu) -> Result<(), LabError> {
         let share = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
         let mut start = match qemu.root() {
-            // With the C library that came with it, and under its own name: not by way of the loader.
+            // With the C library of its packages, and under its own name instead of the loader's.
             Some(root) => {
                 for part in ["usr/lib64", "usr/lib", "usr/bin", "usr/share"] {
                     self.plain_tree(&root.join(part), &Path::new("/lab/qemu").join(part))?;
@@ -235,13 +255,13 @@ impl Image {
         Ok(())
     }
 
-    /// A folder with all that is in it, programs without the libraries they need.
+    /// Puts a folder and its content into the guest, programs without the libraries that they need.
     fn plain_tree(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
         self.dir(to);
         for entry in fs::read_dir(from).map_err(LabError::io(from))? {
             let entry = entry.map_err(LabError::io(from))?;
             let (path, to) = (entry.path(), to.join(entry.file_name()));
-            // What leads nowhere (alternatives that were never set) is left out.
+            // Links that lead nowhere (alternatives that were never set) are left out.
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => self.plain_tree(&path, &to)?,
                 Ok(metadata) if metadata.is_file() => self.file(&path, &to)?,
@@ -251,7 +271,7 @@ impl Image {
         Ok(())
     }
 
-    /// A file or a folder with all that is in it.
+    /// Puts a file, or a folder and its content, into the guest, programs with the libraries that they need.
     fn tree(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
         let metadata = fs::metadata(from).map_err(|e| LabError::GuestFile {
             path: from.to_path_buf(),
@@ -277,7 +297,10 @@ impl Image {
         self.file(from, to)
     }
 
-    /// A file as it is. Only its being executable or not is kept of its mode.
+    /// Puts a file into the guest as it is. Of its mode only whether it is executable is kept.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] where there is no such file.
     pub fn file(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
         let metadata = fs::metadata(from).map_err(LabError::io(from))?;
         let executable = metadata.permissions().mode() & 0o111 != 0;
@@ -286,7 +309,7 @@ impl Image {
         Ok(())
     }
 
-    /// A file with these bytes.
+    /// Puts a file with these bytes into the guest.
     pub fn bytes(&mut self, to: &Path, bytes: &[u8], mode: u32) {
         self.insert(to, Node::Bytes(bytes.to_vec(), mode));
     }
@@ -315,7 +338,7 @@ impl Image {
         }
     }
 
-    /// What a script's first line asks for.
+    /// Puts the interpreter that a script's first line names into the guest.
     fn interpreter(&mut self, script: &Path, line: &str) -> Result<(), LabError> {
         let mut words = line.split_whitespace();
         let mut program = words.next().unwrap_or_default();
@@ -339,7 +362,7 @@ impl Image {
         self.program(&found, &found)
     }
 
-    /// The shared libraries of a program, at their own places.
+    /// Puts the shared libraries of a program into the guest, at their own places.
     fn libraries(&mut self, program: &Path) -> Result<(), LabError> {
         let mut command = Command::new("ldd");
         command.arg(program).env("LC_ALL", "C");
@@ -348,7 +371,7 @@ impl Image {
             package: "libc-bin",
             source,
         })?;
-        // It fails for what is not dynamic, which then needs none.
+        // ldd fails for a program that is not dynamic, which needs no libraries.
         let text = String::from_utf8_lossy(&output.stdout);
         for library in libraries_in(&text).map_err(|missing| LabError::GuestFile {
             path: program.to_path_buf(),
@@ -359,14 +382,18 @@ impl Image {
         Ok(())
     }
 
-    /// Writes it as an uncompressed cpio archive. Equal content gives equal bytes.
+    /// Writes the image as an uncompressed cpio archive. Equal content gives equal bytes.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] where a file of the image cannot be read or has 4 GiB or more, or the archive cannot
+    /// be written.
     pub fn write(&self, to: &Path) -> Result<(), LabError> {
         let mut nodes: BTreeMap<&PathBuf, &Node> = self.nodes.iter().collect();
         nodes.extend(&self.given);
         write(nodes, to)
     }
 
-    /// As [`Image::write`], without the texts of one guest.
+    /// Writes the image as [`Image::write`] does, without the texts of one guest.
     pub(crate) fn write_common(&self, to: &Path) -> Result<(), LabError> {
         write(self.nodes.iter().collect(), to)
     }
@@ -437,7 +464,7 @@ fn finish(out: &mut impl Write, entry: Builder, bytes: &[u8], to: &Path) -> Resu
     writer.finish().map(drop).map_err(LabError::io(to))
 }
 
-/// Where a path of the guest's really is, relative to its root.
+/// The place that a path of the guest leads to, relative to the guest's root.
 fn place(path: &Path) -> PathBuf {
     let mut parts: Vec<&OsStr> = Vec::new();
     for part in path.components() {
@@ -466,7 +493,7 @@ fn first_line(file: &Path) -> Result<Option<String>, LabError> {
     Ok(line)
 }
 
-/// The paths in what `ldd` prints; the name of a library that is not there otherwise.
+/// The paths in the output of `ldd`; as the error, the name of a library that is not there.
 fn libraries_in(text: &str) -> Result<Vec<&str>, String> {
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -482,7 +509,7 @@ fn libraries_in(text: &str) -> Result<Vec<&str>, String> {
     Ok(found)
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word so that the shell takes it as it is.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

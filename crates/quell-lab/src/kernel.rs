@@ -1,47 +1,19 @@
-//! Which kernels there are, and what is known of one.
+//! A kernel: how the user names it, and its release, configuration and modules.
 
 use crate::error::LabError;
+use crate::known::{KNOWN, Known};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
 
-/// A kernel that the lab can fetch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) name: &'static str,
-    /// The Debian suite whose newest cloud kernel it is.
-    pub(crate) suite: &'static str,
-}
-
-/// sid's is the only one of Debian's that is built with sched_ext and has BTF that schedulers load
-/// against. The others are what stable releases run.
-const KNOWN: [Known; 3] = [
-    Known {
-        name: "sched_ext",
-        suite: "sid",
-    },
-    Known {
-        name: "6.12",
-        suite: "trixie",
-    },
-    Known {
-        name: "6.1",
-        suite: "bookworm",
-    },
-];
-
-pub(crate) fn known() -> String {
-    KNOWN.map(|known| known.name).join(", ")
-}
-
 /// A kernel as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelChoice {
-    /// `sched_ext`, `6.12` or `6.1`: fetched from Debian.
+    /// `sched_ext`, `6.12` or `6.1`, fetched from Debian.
     Debian(Named),
-    /// A bzImage of the user's.
+    /// The path of a bzImage.
     File(PathBuf),
 }
 
@@ -75,22 +47,25 @@ impl FromStr for KernelChoice {
     }
 }
 
-/// A kernel that is there.
+/// A kernel that is on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its release, as `uname -r` says it.
+    /// The kernel's release, as `uname -r` prints it.
     pub release: String,
     /// The bzImage.
     pub image: PathBuf,
-    /// Its configuration, where known; libbpf wants it in the guest.
+    /// The kernel's configuration, where known; libbpf looks for it in the guest.
     pub config: Option<PathBuf>,
-    /// Its modules (the folder `RELEASE` with `kernel/` in it), where known.
+    /// The kernel's modules (the folder `RELEASE` with `kernel/` in it), where known.
     pub modules: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// A kernel by its file; its configuration and modules are looked for where distributions and
-    /// kernel builds put them.
+    /// A kernel by its file; its configuration and modules are looked for where distributions and kernel
+    /// builds put them.
+    ///
+    /// # Errors
+    /// [`LabError::NotAKernel`] where the file is no bzImage; [`LabError::Io`] where it cannot be read.
     pub fn from_file(image: &Path) -> Result<Kernel, LabError> {
         let release = release(image)?;
         let beside = image.parent().unwrap_or(Path::new("."));
@@ -133,7 +108,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Whether an option is built in (`y`), as far as its configuration is known.
+    /// Whether an option is built in (`y`); `false` where the kernel's configuration is not known.
     pub fn has(&self, option: &str) -> bool {
         self.option(option).as_deref() == Some("y")
     }
@@ -145,13 +120,16 @@ impl Kernel {
         line.map(str::to_string)
     }
 
-    /// Its timer's frequency in Hz, as far as its configuration is known.
+    /// The timer's frequency in Hz; `None` where the kernel's configuration is not known.
     pub(crate) fn ticks_per_s(&self) -> Option<u64> {
         let hz = self.option("CONFIG_HZ")?.parse().ok()?;
         (hz > 0).then_some(hz)
     }
 
-    /// Fails where the kernel is known to have no sched_ext.
+    /// Checks that the kernel can load sched_ext schedulers.
+    ///
+    /// # Errors
+    /// [`LabError::NoSchedExt`] where the kernel's configuration is known and says that it cannot.
     pub fn require_sched_ext(&self) -> Result<(), LabError> {
         if self.config.is_none() || self.has("CONFIG_SCHED_CLASS_EXT") {
             return Ok(());
@@ -161,7 +139,8 @@ impl Kernel {
         })
     }
 
-    /// Whether it runs on the virtual clock: kernels of the 6.1 era hang there.
+    /// Whether the kernel boots on the virtual clock: releases before 6.12 are not trusted to, as 6.1 hangs
+    /// there.
     pub fn runs_on_virtual_clock(&self) -> bool {
         let mut parts = self.release.split(|c: char| !c.is_ascii_digit());
         let mut next = || parts.next().and_then(|part| part.parse::<u32>().ok());
@@ -171,8 +150,8 @@ impl Kernel {
         }
     }
 
-    /// Modules and what they depend on, by file name, in the order to load them; decompressed. What is built in is left out, and
-    /// all where the kernel's modules are not known.
+    /// Modules and those that they depend on, by file name, in the order to load them, decompressed. Modules
+    /// that are built in are left out, and so are all where the kernel's modules are not known.
     pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, LabError> {
         let Some(dir) = &self.modules else {
             return Ok(Vec::new());
@@ -187,7 +166,7 @@ impl Kernel {
     }
 }
 
-/// Adds a module after those that it depends on.
+/// Adds a module to the list, after those that it depends on.
 fn add_module(
     dir: &Path,
     order: &str,
@@ -239,7 +218,7 @@ fn read_module(file: &Path) -> Result<Vec<u8>, LabError> {
     })
 }
 
-/// What a module says it depends on: the string `depends=A,B` in its section `.modinfo`.
+/// The modules that a module depends on: the string `depends=A,B` in its section `.modinfo`.
 fn module_depends(module: &[u8]) -> Vec<String> {
     let marker = b"\0depends=";
     let found = module.windows(marker.len()).position(|at| at == marker);
@@ -252,7 +231,7 @@ fn module_depends(module: &[u8]) -> Vec<String> {
     names.map(str::to_string).collect()
 }
 
-/// Kernels in a folder and its folders.
+/// Adds the kernels in a folder and in its folders.
 fn collect(folder: &Path, images: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -267,7 +246,7 @@ fn collect(folder: &Path, images: &mut Vec<PathBuf>) {
     }
 }
 
-/// The release a bzImage holds: Documentation/arch/x86/boot.rst, `kernel_version` at 0x20e.
+/// The release in a bzImage's header: Documentation/arch/x86/boot.rst, `kernel_version` at 0x20e.
 fn release(image: &Path) -> Result<String, LabError> {
     let mut file = fs::File::open(image).map_err(LabError::io(image))?;
     let mut header = [0; 0x210];

@@ -1,8 +1,8 @@
-//! The machine that a guest runs on, as QEMU is told of it, and QEMU's process.
+//! The machine that a guest runs on: QEMU's arguments for it, and QEMU's process.
 
-use crate::boot::{Boot, Clock, POLL};
 use crate::error::LabError;
 use crate::kernel::Kernel;
+use crate::options::{Boot, Clock};
 use crate::qemu::Qemu;
 use crate::report::{PANIC, console_tail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -19,13 +19,17 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long QEMU may take to end after it was asked to.
+/// How often a guest's process and output are looked at.
+pub(crate) const POLL: Duration = Duration::from_millis(20);
+
+/// How long QEMU may take to end after a request to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// The guest's ports, in the order of `lab/init`'s description.
 const PORTS: [&str; 4] = ["status", "stdout", "stderr", "files"];
 
-/// What one CPU wakes another runs 0.2 ms later at most, where it were up to 1 ms (seen on Linux 7.2). Shorter turns take longer to emulate.
+/// The timer that bounds the CPUs' turns. A thread that one CPU wakes on another runs 0.2 ms later at most;
+/// without this timer it was up to 1 ms (seen on Linux 7.2). Shorter turns take longer to emulate.
 const TURNS: &str = "filter-buffer,id=turns-timer,netdev=turns,interval=200";
 
 /// How the guest's instructions are executed.
@@ -60,12 +64,13 @@ pub(crate) fn machine(options: &Boot) -> Vec<String> {
         Accelerator::Counting => {
             words.extend(["-accel", "tcg,thread=single"]);
             words.extend(["-icount", "shift=0,sleep=off"]);
-            // CPUs take turns, each for its part of the time until the next timer of any is due: so late
-            // they see each other's wakeups. A filter of a network that nothing is connected to
-            // has a timer that is due so often, in microseconds, and no part of the guest.
+            // CPUs take turns, each for its part of the time until the next timer is due, and a CPU sees
+            // another's wakeup only at its next turn. A filter of a network without peers has a timer of
+            // this period, in microseconds, that is no part of the guest.
             words.extend(["-netdev", "hubport,id=turns,hubid=0", "-object", TURNS]);
             words.extend(["-rtc", "base=2026-01-01,clock=vm"]);
-            // Fast string instructions are the slowest here: each of their steps counts, and leaves the emulator's fast path.
+            // Fast string instructions are the slowest here: each of their steps counts as an instruction,
+            // and leaves the emulator's fast path.
             words.extend(["-cpu", "max,-rdrand,-rdseed,-erms,-fsrm,-fsrs"]);
         }
         Accelerator::Emulated => {
@@ -101,15 +106,16 @@ pub(crate) fn machine(options: &Boot) -> Vec<String> {
 /// The kernel's command line.
 pub(crate) fn command_line(options: &Boot, kernel: &Kernel) -> String {
     let mut words = String::from(
-        // Waiting loops and self-tests at boot are slow in emulation: none is needed for these CPUs and timers.
+        // Busy waits and self-tests at boot are slow in emulation, and these CPUs and timers need none.
         "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check cryptomgr.notests",
     );
     if Accelerator::of(options) == Accelerator::Counting {
-        // Nothing random but the seed, which the kernel mixes into its pool with all of this line.
+        // Nothing is random but the seed: the kernel mixes all of this line into its pool.
         words.push_str(" random.trust_cpu=off nokaslr tsc=reliable");
         // The kernel would take this model's plain `rep stos` for fast, and fill pages with it.
         words.push_str(" clearcpuid=rep_good");
-        // Without it each CPU but the first measures its delay loop, of pauses, which leave the fast path too. One instruction takes 1 ns.
+        // Without `lpj` each CPU but the first calibrates its delay loop, which consists of pauses; they
+        // leave the emulator's fast path too. One instruction takes 1 ns.
         if let Some(hz) = kernel.ticks_per_s() {
             words.push_str(&format!(" lpj={}", 1_000_000_000 / hz));
         }
@@ -126,7 +132,7 @@ pub(crate) fn command_line(options: &Boot, kernel: &Kernel) -> String {
 /// QEMU's arguments for the guest's console and ports, each written to a file of this folder.
 pub(crate) fn channels(folder: &Path) -> Vec<String> {
     let mut words = chardev("console", &folder.join("console"));
-    // Notifications by eventfd would be handled by another thread, some time later.
+    // QEMU would handle notifications by eventfd in another thread, some time later.
     for word in [
         "-serial",
         "chardev:console",
@@ -149,14 +155,15 @@ fn chardev(id: &str, file: &Path) -> Vec<String> {
     vec!["-chardev".to_string(), format!("file,id={id},path={path}")]
 }
 
-/// Adds what boots to QEMU's arguments.
+/// Adds the kernel, its initial file system and its command line to QEMU's arguments.
 pub(crate) fn kernel(command: &mut Command, kernel: &Kernel, archive: &Path, line: &str) {
     command.arg("-kernel").arg(&kernel.image);
     command.arg("-initrd").arg(archive);
     command.arg("-append").arg(line);
 }
 
-/// The command that starts QEMU as a guest's time needs it; still without arguments.
+/// The command that starts QEMU, with its threads in order where instructions are counted; still without
+/// arguments.
 pub(crate) fn command(qemu: &Qemu, accelerator: Accelerator) -> Command {
     let mut command = qemu.command();
     if accelerator == Accelerator::Counting {
@@ -169,7 +176,8 @@ pub(crate) fn command(qemu: &Qemu, accelerator: Accelerator) -> Command {
     command
 }
 
-/// The CPUs of this machine that a guest may have, each with a name that one guest at a time can take.
+/// The CPUs of this machine that a guest may have, each with a socket's name that one guest at a time can
+/// take.
 fn places() -> Vec<(usize, UnixAddr)> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count())
@@ -181,15 +189,15 @@ fn places() -> Vec<(usize, UnixAddr)> {
         .collect()
 }
 
-/// Lets QEMU's two threads take their steps in an order that does not depend on this machine; for a process about to
-/// become QEMU.
+/// Makes the order in which QEMU's two threads take their steps independent of this machine; for a process
+/// about to become QEMU.
 ///
-/// One emulates the CPUs. At each timer it wakes the other, which then runs the timers that are due by then: at once or
-/// some time later, between others of the guest's steps (seen where there are many timers of 0.1 ms). So both have
-/// the same CPU, and the second goes before the first.
+/// The first thread emulates the CPUs. At each timer it wakes the second, which runs the timers that are due:
+/// at once or some time later, between other steps of the guest (seen where there are many timers of 0.1 ms).
+/// So both threads share one CPU, and the second preempts the first.
 fn keep_order(places: &[(usize, UnixAddr)]) -> io::Result<()> {
-    // The kernel starts a process where there is least to do. It does not know yet of other guests that are about to
-    // start there, hence names, taken until QEMU ends.
+    // The kernel starts a process on the least busy CPU, and does not know of other guests that are about to
+    // start there. So a guest takes the name of its CPU until QEMU ends.
     let here = sched_getcpu()?;
     let from = places.iter().position(|(cpu, _)| *cpu == here);
     let (before, after) = places.split_at(from.unwrap_or(0));
@@ -208,9 +216,9 @@ fn keep_order(places: &[(usize, UnixAddr)]) -> io::Result<()> {
     cpus.set(free.map_or(here, |(cpu, _)| *cpu))?;
     sched_setaffinity(Pid::from_raw(0), &cpus)?;
     let first = libc::sched_param { sched_priority: 1 };
-    // The threads that it starts are as others again. Not everybody may do this: without, the order is another where the
-    // machine has other work for this CPU, see `Guest::keeps_order`.
-    // SAFETY: `first` outlives the call, which only reads it.
+    // Threads that QEMU starts are of the ordinary class again. Not every user may set real-time priority:
+    // without it the order may change where the machine has other work for this CPU, see
+    // `Guest::keeps_order`. SAFETY: `first` outlives the call, which only reads it.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first) };
     Ok(())
 }
@@ -220,8 +228,8 @@ pub(crate) fn run_folder() -> Result<TempDir, LabError> {
     TempDir::with_prefix("quell-lab-").map_err(LabError::io(&std::env::temp_dir()))
 }
 
-/// Whether a kernel really boots under KVM here: the device may be there and open, and QEMU still
-/// abort. The kernel finds no root file system, panics, and QEMU ends in order.
+/// Whether a kernel really boots under KVM here: QEMU may abort although the device is there and opens. A
+/// kernel that boots finds no root file system and panics, and QEMU ends in order.
 pub(crate) fn kvm_runs(qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/kvm");
     if device.is_err() {
@@ -240,18 +248,18 @@ pub(crate) fn kvm_runs(qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
     command.args(chardev("console", &console));
     command.args(["-serial", "chardev:console"]);
     let mut guest = Guest::spawn(command, folder.path())?;
-    // Hardware needs a second or two for this; what needs longer is not worth having.
+    // Hardware needs a second or two for this boot; a KVM that needs longer is not worth using.
     guest.wait(Duration::from_secs(10))?;
     Ok(console_tail(&console).contains(PANIC))
 }
 
-/// QEMU's process; ended when dropped.
+/// QEMU's process; dropping it ends the process.
 pub(crate) struct Guest {
     child: Child,
 }
 
 impl Guest {
-    /// Starts it; what QEMU itself says goes to the folder's file `qemu`.
+    /// Starts QEMU; its own messages go to the folder's file `qemu`.
     pub(crate) fn spawn(mut command: Command, folder: &Path) -> Result<Guest, LabError> {
         let errors = folder.join("qemu");
         let errors = File::create(&errors).map_err(LabError::io(&errors))?;
@@ -259,7 +267,7 @@ impl Guest {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(errors);
-        // Ctrl-C in the terminal is for this program, which then ends the guest.
+        // Ctrl-C in the terminal reaches this program only, which then ends the guest.
         command.process_group(0);
         // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
         unsafe {
@@ -279,7 +287,8 @@ impl Guest {
             .map_err(LabError::io(Path::new("QEMU")))
     }
 
-    /// Whether its threads take their steps in order, see [`keep_order`]; else this user may not have that.
+    /// Whether QEMU's threads take their steps in order, see [`keep_order`]; `false` where this user may not
+    /// set real-time priority.
     pub(crate) fn keeps_order(&self) -> bool {
         let pid = i32::try_from(self.child.id()).unwrap_or(-1);
         // SAFETY: no memory is passed.
@@ -287,7 +296,7 @@ impl Guest {
         policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO
     }
 
-    /// Why it ended, if it did; with what this folder has of it.
+    /// Why QEMU ended, if it did, with its output from the run's folder.
     pub(crate) fn trouble(&mut self, folder: &Path) -> Result<Option<LabError>, LabError> {
         let Some(status) = self.ended()? else {
             return Ok(None);
@@ -309,7 +318,7 @@ impl Guest {
         }))
     }
 
-    /// Waits until it ends by itself, and ends it after a while. Whether it did.
+    /// Waits until QEMU ends by itself, and ends it after the limit. Gives whether QEMU ended by itself.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<bool, LabError> {
         let deadline = Instant::now() + limit;
         while self.ended()?.is_none() && Instant::now() < deadline {
@@ -320,7 +329,7 @@ impl Guest {
         Ok(ended)
     }
 
-    /// What was wrong: why it ended, if it did by itself, else what was seen first.
+    /// The reason of a failure: why QEMU ended, if it ended by itself, else the error that was seen first.
     pub(crate) fn blame(&mut self, folder: &Path, seen: LabError) -> Result<LabError, LabError> {
         let ended = self.wait(GRACE)?;
         let why = self.trouble(folder)?.filter(|_| ended);
@@ -333,7 +342,7 @@ impl Guest {
             return;
         }
         if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It has not been waited for, so the number is still its own.
+            // The child has not been waited for, so the number is still its own.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
         let deadline = Instant::now() + GRACE;

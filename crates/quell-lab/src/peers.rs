@@ -1,13 +1,14 @@
 //! Published sched_ext schedulers, to compare with: built from the Rust crate registry on demand.
 //!
-//! Problem: distributions do not carry them yet, and as dependencies they would bring their licence
-//! (GPL-2.0-only) and their release schedule. Approach: `cargo install --locked`, with the user's own cargo,
-//! into the lab's cache; the newest version that this Rust can build, never a pinned one. They share a
-//! build folder, which is kept while a build is unfinished, so that an interrupted one goes on where it was,
-//! and removed when all that were asked for are there.
+//! Problem: distributions do not carry these schedulers yet, and as dependencies they would bring their
+//! licence (GPL-2.0-only) and their release schedule. Approach: `cargo install --locked`, with the user's own
+//! cargo, into the lab's cache; the newest version that this Rust can build, never a pinned one. The builds
+//! share a folder. It is kept while a build is unfinished, so that an interrupted build goes on where it was,
+//! and removed when all schedulers that were asked for are built.
 
-use crate::cache::{Lab, Progress};
+use crate::cache::Lab;
 use crate::error::LabError;
+use crate::progress::Progress;
 use crate::qemu::find_program;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The schedulers by name; crate and program are called the same.
+/// The names of the schedulers, of their crates and of their programs.
 pub const PEERS: [&str; 5] = [
     "scx_bpfland",
     "scx_rusty",
@@ -25,34 +26,42 @@ pub const PEERS: [&str; 5] = [
     "scx_layered",
 ];
 
-/// What their builds need besides Rust, as Debian's packages.
+/// The Debian packages that builds need besides Rust.
 const PACKAGES: &str = "build-essential clang-19 (or newer) libelf-dev zlib1g-dev pkg-config libseccomp-dev \
                         protobuf-compiler";
 
-/// The oldest clang that makes the BPF instructions they use (`-mcpu=v4`).
+/// The oldest clang that makes the BPF instructions that these schedulers use (`-mcpu=v4`).
 const LEAST_CLANG: u32 = 18;
 
-/// The lines of a failed build that are shown.
+/// How many lines of a failed build's output are shown.
 const TAIL: usize = 25;
 
-/// A published scheduler that is there.
+/// A published scheduler that is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name, one of [`PEERS`].
+    /// The scheduler's name, one of [`PEERS`].
     pub name: &'static str,
-    /// The version built.
+    /// The version that was built.
     pub version: String,
-    /// Its program.
+    /// The scheduler's program.
     pub program: PathBuf,
 }
 
 impl Lab {
-    /// Some of [`PEERS`]; built where they are not in the cache. Names that are none are left out.
+    /// Those of [`PEERS`] that are named, built where they are not in the cache. Other names are ignored.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`] where cargo is not there; [`LabError::Build`] where a build failed or clang is too
+    /// old; [`LabError::Layout`] where a build made no program; [`LabError::Io`] where the cache cannot be
+    /// written.
     pub fn peers(&self, names: &[&str], progress: &dyn Progress) -> Result<Vec<Peer>, LabError> {
         self.make_peers(names, false, progress)
     }
 
-    /// The newest versions of some of [`PEERS`], built if they are not those in the cache.
+    /// The newest versions of those of [`PEERS`] that are named, built where the cache has other versions.
+    ///
+    /// # Errors
+    /// As [`Lab::peers`].
     pub fn fetch_peers(
         &self,
         names: &[&str],
@@ -68,7 +77,8 @@ impl Lab {
         progress: &dyn Progress,
     ) -> Result<Vec<Peer>, LabError> {
         let mut peers = Vec::new();
-        // Another process may be building them right now: look only when it is done.
+        // Another process may be building the schedulers right now: the cache is looked at again once it is
+        // done.
         let mut lock = None;
         for name in PEERS.into_iter().filter(|peer| names.contains(peer)) {
             if let Some(peer) = self.cached_peer(name).filter(|_| !newest) {
@@ -84,7 +94,7 @@ impl Lab {
             });
         }
         if lock.is_some() {
-            // Only disk space; the next build would go on from it.
+            // A failure costs only disk space; the next build would go on from the folder.
             let _ = fs::remove_dir_all(self.peers_build());
         }
         Ok(peers)
@@ -104,7 +114,7 @@ impl Lab {
 
     fn build_peer(&self, name: &'static str, progress: &dyn Progress) -> Result<Peer, LabError> {
         progress.step(&format!("looking up {name} in the Rust crate registry"));
-        // In the cache's folder, where no workspace has a say.
+        // In the cache's folder, where cargo finds no workspace.
         let mut info = cargo(self.dir());
         info.args(["info", "--quiet", "--color=never", name]);
         let said = self.cargo_says(name, info, progress)?;
@@ -150,7 +160,7 @@ impl Lab {
         self.dir().join("peers-build")
     }
 
-    /// Runs cargo and gives what it writes to stdout.
+    /// Runs cargo and gives its standard output.
     fn cargo_says(
         &self,
         name: &'static str,
@@ -164,7 +174,7 @@ impl Lab {
         })?;
         let mut tail = VecDeque::new();
         if let Some(stderr) = child.stderr.take() {
-            // Its progress bar ends in carriage returns.
+            // Lines of cargo's progress bar end in carriage returns.
             let mut reader = BufReader::new(stderr);
             let mut line = Vec::new();
             while let Ok(byte) = read_byte(&mut reader) {
@@ -192,7 +202,7 @@ impl Lab {
         }
         let mut said = String::new();
         if let Some(mut stdout) = child.stdout.take() {
-            // `cargo info` writes a page, less than a pipe holds; `install` nothing.
+            // `cargo info` writes a page, which is less than a pipe holds; `cargo install` writes nothing.
             let _ = stdout.read_to_string(&mut said);
         }
         let status = child.wait().map_err(LabError::io(Path::new("cargo")))?;
@@ -213,7 +223,7 @@ fn read_byte(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
     Ok(byte)
 }
 
-/// The user's cargo, as far as possible without what a workspace set for its own build.
+/// The user's cargo, without most settings that a workspace makes for its own build.
 fn cargo(dir: &Path) -> Command {
     let mut command = Command::new("cargo");
     command
@@ -227,8 +237,8 @@ fn cargo(dir: &Path) -> Command {
     command
 }
 
-/// The version in what `cargo info` writes: `version: 1.1.4` or `version: 1.1.2 (latest 1.1.4)`, the former
-/// being the newest that this Rust builds.
+/// The version in the output of `cargo info`: `version: 1.1.4` or `version: 1.1.2 (latest 1.1.4)`, where the
+/// former is the newest that this Rust builds.
 fn version_of(info: &str) -> Option<String> {
     let line = info
         .lines()
@@ -236,7 +246,7 @@ fn version_of(info: &str) -> Option<String> {
     line.split_whitespace().next().map(str::to_string)
 }
 
-/// How far a line of cargo's progress bar says it is: `    Building [====>     ] 45/120: libbpf-sys`.
+/// The percentage in a line of cargo's progress bar: `    Building [====>     ] 45/120: libbpf-sys`.
 fn percent_of(line: &str) -> Option<f64> {
     let (_, rest) = line
         .trim_start()
@@ -248,7 +258,7 @@ fn percent_of(line: &str) -> Option<f64> {
     (all > 0.0).then(|| 100.0 * done / all)
 }
 
-/// The newest clang on `PATH` that is new enough; `$BPF_CLANG` before any.
+/// `$BPF_CLANG` where it is set, else the newest clang on `PATH` that is new enough.
 fn newest_clang() -> Option<OsString> {
     if let Some(named) = std::env::var_os("BPF_CLANG").filter(|value| !value.is_empty()) {
         return Some(named);
@@ -265,7 +275,7 @@ fn newest_clang() -> Option<OsString> {
     (version >= LEAST_CLANG).then(|| "clang".into())
 }
 
-/// The major version in what `clang --version` writes.
+/// The major version in the output of `clang --version`.
 fn clang_version(text: &str) -> Option<u32> {
     let (_, rest) = text.split_once("clang version ")?;
     rest.split('.').next()?.parse().ok()
@@ -274,7 +284,7 @@ fn clang_version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Quiet;
+    use crate::progress::Quiet;
 
     #[test]
     fn versions_and_progress_are_read_from_what_cargo_says() {

@@ -1,56 +1,26 @@
-//! A QEMU that is new enough, wherever it is.
+//! QEMU: the program, its version, and how to start it from unpacked packages.
 
 use crate::error::LabError;
+use crate::version::Version;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, io};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// A version of QEMU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32, pub u32, pub u32);
-
-impl Version {
-    /// Older ones hand each virtual CPU whole tick periods under icount: latencies come out three
-    /// times too high.
-    pub const LEAST: Version = Version(8, 1, 0);
-
-    /// Reads it from what `--version` prints.
-    fn parse(text: &str) -> Option<Version> {
-        let words = text.strip_prefix("QEMU emulator version ")?;
-        let number = words
-            .split(|c: char| c != '.' && !c.is_ascii_digit())
-            .next()?;
-        let mut parts = number.split('.').map(|part| part.parse().ok());
-        Some(Version(
-            parts.next()??,
-            parts.next()??,
-            parts.next().flatten().unwrap_or(0),
-        ))
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.0, self.1, self.2)
-    }
-}
-
 /// A QEMU that can be started.
 #[derive(Debug, Clone)]
 pub struct Qemu {
     /// The program.
     pub program: PathBuf,
-    /// Its version.
+    /// The program's version.
     pub version: Version,
     root: Option<PathBuf>,
 }
 
 impl Qemu {
-    /// The one named by `$QUELL_LAB_QEMU`, or the machine's own where it is new enough.
+    /// The QEMU that `$QUELL_LAB_QEMU` names, else the machine's own where that is new enough.
     pub(crate) fn of_machine() -> Result<Option<Qemu>, LabError> {
         if let Some(named) = env::var_os("QUELL_LAB_QEMU").filter(|value| !value.is_empty()) {
             let qemu = Qemu::probe(named.into(), None)?;
@@ -65,18 +35,18 @@ impl Qemu {
         let Some(program) = find_program(PROGRAM) else {
             return Ok(None);
         };
-        // One that cannot even say its version is as good as none.
+        // A QEMU that does not print its version is as good as none.
         let own = Qemu::probe(program, None).ok();
         Ok(own.filter(|own| own.version >= Version::LEAST))
     }
 
-    /// The one among unpacked packages.
+    /// The QEMU among unpacked packages.
     pub(crate) fn in_root(root: &Path) -> Result<Qemu, LabError> {
         Qemu::probe(root.join("usr/bin").join(PROGRAM), Some(root.to_path_buf()))
     }
 
     fn probe(program: PathBuf, root: Option<PathBuf>) -> Result<Qemu, LabError> {
-        // It is started in other folders.
+        // The program is started in other folders, so a relative path would not lead there.
         let program = match program.is_relative() && program.components().count() > 1 {
             true => program.canonicalize().map_err(LabError::io(&program))?,
             false => program,
@@ -106,17 +76,17 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// The folder with all it needs, where it is not installed.
+    /// The folder of its unpacked packages, where QEMU is not installed.
     pub(crate) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    /// The command that starts it, still without a machine's arguments.
+    /// The command that starts QEMU, still without a machine's arguments.
     pub fn command(&self) -> Command {
         let Some(root) = &self.root else {
             return Command::new(&self.program);
         };
-        // By the packages' own dynamic loader and C library, which need not be the machine's.
+        // The packages' own dynamic loader and C library: the machine's may be older.
         let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
         command
             .arg("--library-path")
@@ -125,7 +95,7 @@ impl Qemu {
         for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             command.arg("-L").arg(root.join(data));
         }
-        // Modules are looked for beside the installed program otherwise.
+        // Otherwise QEMU would look for its modules beside the installed program.
         command.env(
             "QEMU_MODULE_DIR",
             root.join("usr/lib/x86_64-linux-gnu/qemu"),
@@ -134,7 +104,7 @@ impl Qemu {
     }
 }
 
-/// A program on `PATH`, or where daemons are.
+/// A program on `PATH`, or in a folder of daemons.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/local/sbin:/usr/sbin:/sbin"));
@@ -144,25 +114,4 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
             nix::unistd::access(program, nix::unistd::AccessFlags::X_OK).is_ok()
                 && program.is_file()
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_read_and_ordered() {
-        let parse = Version::parse;
-        assert_eq!(
-            parse("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\n"),
-            Some(Version(10, 0, 2))
-        );
-        assert_eq!(
-            parse("QEMU emulator version 9.2.50\n"),
-            Some(Version(9, 2, 50))
-        );
-        assert_eq!(parse("QEMU emulator version 8.1\n"), Some(Version(8, 1, 0)));
-        assert_eq!(parse("something else"), None);
-        assert!(Version(7, 2, 19) < Version::LEAST && Version(10, 0, 0) > Version::LEAST);
-    }
 }

@@ -17,12 +17,13 @@ const ANSWER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Qmp {
     stream: UnixStream,
-    /// What has come and is not a whole line yet.
+    /// Bytes that have come and are not a whole line yet.
     partial: Vec<u8>,
 }
 
 impl Qmp {
-    /// A channel to the QEMU that this command is going to start.
+    /// A channel to the QEMU that this command is going to start. [`Qmp::message`] waits `patience` for a
+    /// message.
     pub(crate) fn to(command: &mut Command, patience: Duration) -> Result<Qmp, LabError> {
         let pair = || {
             let (ours, theirs) = UnixStream::pair()?;
@@ -35,8 +36,8 @@ impl Qmp {
             .arg("-chardev")
             .arg(format!("socket,id=qmp,fd={number}"));
         command.args(["-mon", "chardev=qmp,mode=control"]);
-        // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe. The closure owns the
-        // descriptor, so that it is open under this number for as long as the command is there.
+        // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe. The closure owns
+        // the descriptor, so the descriptor is open under this number for as long as the command exists.
         unsafe {
             command.pre_exec(move || {
                 let fd: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(&theirs);
@@ -55,7 +56,7 @@ impl Qmp {
         self.execute("qmp_capabilities", json!({})).map(drop)
     }
 
-    /// Has a command done, and gives what it returns.
+    /// Executes a command and gives QEMU's answer to it.
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, LabError> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();
         line.push('\n');

@@ -1,4 +1,4 @@
-//! What a guest says: lines on its status port, files, its console.
+//! A guest's output: lines on its status port, files, its console.
 
 use crate::error::LabError;
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
-/// What a kernel says when it gives up.
+/// The words of a kernel that gives up.
 pub(crate) const PANIC: &str = "Kernel panic";
 
 /// A file that another process appends to.
@@ -27,7 +27,7 @@ impl Tail {
         let mut bytes = Vec::new();
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
-            // QEMU has not come so far.
+            // QEMU has not made the file yet.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(bytes),
             Err(e) => return Err(LabError::io(&self.path)(e)),
         };
@@ -43,15 +43,15 @@ impl Tail {
 /// What the guest has reported so far.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Report {
-    /// It is about to stop, to be saved.
+    /// The guest is about to stop, to be saved.
     pub(crate) stops: bool,
     pub(crate) ready_s: Option<f64>,
     pub(crate) exit_code: i32,
     pub(crate) end_s: f64,
-    /// The size and checksum of what it wrote.
+    /// The size and checksum of the files that it wrote.
     files: Option<(u64, String)>,
     pub(crate) done: bool,
-    /// A line that is not whole yet.
+    /// The beginning of a line that is not whole yet.
     partial: String,
 }
 
@@ -77,7 +77,7 @@ impl Report {
         }
     }
 
-    /// Checks and unpacks what the guest wrote.
+    /// Checks the archive of the guest's files and unpacks it into a folder.
     pub(crate) fn take_files(&self, archive: &Path, out: &Path) -> Result<(), LabError> {
         let Some((size, sum)) = &self.files else {
             return Ok(());
@@ -96,15 +96,15 @@ impl Report {
         }
         fs::create_dir_all(out).map_err(LabError::io(out))?;
         let mut archive = tar::Archive::new(&bytes[..]);
-        // The guest's dates are not of this world.
+        // The guest's clock does not show this machine's time.
         archive.set_preserve_mtime(false);
         archive.set_preserve_permissions(false);
         archive.unpack(out).map_err(LabError::io(out))
     }
 }
 
-/// The last lines of the guest's console, without what a terminal would act on; from the panic on,
-/// if there was one.
+/// The last lines of the guest's console, without control characters; those around the panic, if there was
+/// one.
 pub(crate) fn console_tail(console: &Path) -> String {
     let bytes = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);

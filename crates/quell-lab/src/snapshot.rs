@@ -1,18 +1,20 @@
-//! Guests that have booted, kept to start from: a boot on the virtual clock takes some 20 s, going on from a snapshot one.
+//! Snapshots of booted guests, to start from: a boot on the virtual clock takes some 20 s, to go on from a
+//! snapshot takes one.
 //!
-//! A guest stops itself where it would begin its command, at an instruction and not at a moment of this machine's: so
-//! runs that go on from one snapshot are the same to the byte. What differs from run to run of
-//! the same programs (the command, a scenario's text) is not in the snapshot: it comes by the firmware's configuration device, which
-//! the guest reads once it goes on.
+//! A guest stops itself where it would begin its command, at an instruction and not at a moment of this
+//! machine's clock, so runs that go on from one snapshot are the same to the byte. Texts that differ between
+//! runs of the same programs (the command, a scenario) are not in the snapshot: the guest reads them from the
+//! firmware's configuration device once it goes on.
 //!
-//! The folder holds `KEY`, QEMU's migration stream, whole or not there; and `KEY.new`, locked by who makes it. The
-//! key is a digest of all that a boot depends on. The most recently used ones stay, up to [`MOST_BYTES`].
+//! The folder holds `KEY`, QEMU's migration stream, whole or not there; and `KEY.new`, locked by the process
+//! that makes it. The key is a digest of all that a boot depends on. The most recently used snapshots stay,
+//! up to [`MOST_BYTES`].
 
-use crate::boot::{Boot, POLL};
 use crate::error::LabError;
 use crate::image::Image;
 use crate::kernel::Kernel;
-use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
+use crate::machine::{self, Accelerator, GRACE, Guest, POLL, run_folder};
+use crate::options::Boot;
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
 use crate::report::{Report, Tail};
@@ -28,28 +30,28 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Changes with how a guest is brought to where it stops.
+/// To be changed with the way in which a guest is brought to where it stops.
 const FORMAT: &str = "quell-lab 2\n";
 
 /// How long QEMU may take to save or to load.
 const TRANSFER: Duration = Duration::from_secs(120);
 
-/// How much the folder may hold. A guest with Quell is 200 to 400 MiB.
+/// The most that the folder may hold. The snapshot of a guest with Quell is 200 to 400 MiB.
 const MOST_BYTES: u64 = 3 << 30;
 
-/// A file that nobody has made whole for so long is left over.
+/// A file that has been incomplete for this long is left over from a process that ended.
 const LEFT_OVER: Duration = Duration::from_secs(3600);
 
-/// Tells `lab/init` to stop and to take the rest when it goes on.
+/// Tells `lab/init` to stop, and to take the run's own texts when it goes on.
 const WORD: &str = " quell.snapshot";
 
 /// The device whose register stops the guest.
 const STOPS: [&str; 2] = ["-device", "pvpanic-pci"];
 
-/// QEMU's name for the snapshot, from its folder: a link, so that no path has to be quoted for a shell.
+/// The snapshot's name in QEMU's folder: a link, so that no path has to be quoted for a shell.
 const MEMORY: &str = "memory";
 
-/// All that a guest starts from.
+/// Everything that a guest starts from.
 pub(crate) struct Source<'a> {
     pub(crate) qemu: &'a Qemu,
     pub(crate) kernel: &'a Kernel,
@@ -59,7 +61,8 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Starts a guest that goes on from a snapshot, which is taken now if there is none; `None` where that cannot be: it is to boot.
+    /// Starts a guest that goes on from a snapshot, which is taken now if there is none. `None` where no
+    /// snapshot can be taken or used: the guest is to boot.
     pub(crate) fn start(
         &self,
         dir: &Path,
@@ -70,7 +73,7 @@ impl Source<'_> {
             Err(e) => return boots(e),
         };
         self.resume(&snapshot, folder).map(Some).or_else(|e| {
-            // One that is damaged is of no use to the next run either.
+            // A damaged snapshot is of no use to the next run either.
             let _ = fs::remove_file(&snapshot);
             boots(e)
         })
@@ -87,13 +90,13 @@ impl Source<'_> {
         }
         let new = path.with_extension("new");
         let file = self.lock(&new)?;
-        // Somebody else may have been about it.
+        // Another process may have made it meanwhile.
         if touch(&path) {
             let _ = fs::remove_file(&new);
             return Ok(path);
         }
         if let Err(e) = self.take(folder.path(), &archive, &new) {
-            // Who waits for the lock has this file, and goes on with it.
+            // A process that waits for the lock has this file open, and goes on with it.
             let _ = file.set_len(0);
             return Err(e);
         }
@@ -103,7 +106,7 @@ impl Source<'_> {
         Ok(path)
     }
 
-    /// Waits until nobody else makes this file.
+    /// Waits until no other process makes this file.
     fn lock(&self, path: &Path) -> Result<Flock<File>, LabError> {
         loop {
             let file = File::options().append(true).create(true).open(path);
@@ -119,7 +122,7 @@ impl Source<'_> {
                 }
             }
             let file = lock.map_err(|(_, errno)| LabError::io(path)(errno.into()))?;
-            // It may have another name by now, or none.
+            // The locked file may have another name by now, or none.
             let named = fs::metadata(path).ok().zip(file.metadata().ok());
             if named.is_some_and(|(there, this)| there.ino() == this.ino()) {
                 let _ = file.set_modified(SystemTime::now());
@@ -161,7 +164,8 @@ impl Source<'_> {
         machine::kernel(&mut command, self.kernel, archive, &line);
         let mut qmp = Qmp::to(&mut command, POLL)?;
         let mut guest = Guest::spawn(command, folder)?;
-        // Not by the control channel: what QEMU has to do for that while the guest runs may come between the guest's steps.
+        // The status port says when the guest stops, not the control channel: QEMU's work for that channel
+        // could come between the guest's steps while the guest runs.
         let mut status = Tail::new(&folder.join("status"));
         let mut report = Report::default();
         let deadline = Instant::now() + self.options.boot_limit;
@@ -186,12 +190,12 @@ impl Source<'_> {
             let state = qmp.execute("query-status", json!({}))?;
             Ok(state["status"] != "running")
         })?;
-        // As fast as it goes: nothing else is to be done meanwhile.
+        // Without a limit of its speed: the guest is stopped.
         qmp.execute(
             "migrate-set-parameters",
             json!({"max-bandwidth": 1_u64 << 40}),
         )?;
-        // QEMU does not look whether the whole of it could be written.
+        // QEMU does not check that the whole stream could be written.
         let uri = format!("exec:cat >{MEMORY} && : >whole");
         qmp.execute("migrate", json!({"uri": uri}))?;
         self.until(|| {
@@ -213,7 +217,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Looks again and again, until it is so.
+    /// Asks again and again, until the answer is yes.
     fn until(&self, mut so: impl FnMut() -> Result<bool, LabError>) -> Result<(), LabError> {
         let deadline = Instant::now() + TRANSFER;
         while !so()? {
@@ -229,13 +233,13 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Starts a guest that goes on from a snapshot. It stays in control of the channel until that is dropped.
+    /// Starts a guest that goes on from a snapshot, and gives the channel that controls it.
     pub(crate) fn resume(&self, snapshot: &Path, folder: &Path) -> Result<(Guest, Qmp), LabError> {
         let given = folder.join("given");
         fs::write(&given, self.image.given()?).map_err(LabError::io(&given))?;
         let mut command = self.command(folder, snapshot)?;
         command.args(["-fw_cfg", "name=opt/quell/given,file=given"]);
-        // Not before it is told to.
+        // The guest waits for `cont`.
         command.args(["-S", "-incoming", "defer"]);
         let mut qmp = Qmp::to(&mut command, POLL)?;
         let mut guest = Guest::spawn(command, folder)?;
@@ -246,8 +250,8 @@ impl Source<'_> {
     }
 
     fn load(&self, qmp: &mut Qmp) -> Result<(), LabError> {
-        // QEMU would tell networks of the guest's arrival for a second or two, by this machine's clock: and
-        // ends the guest's turns early where one of these moments is near.
+        // Else QEMU announces the guest to networks for a second or two by this machine's clock, and ends the
+        // CPUs' turns early where an announcement is near.
         qmp.execute("migrate-set-parameters", json!({"announce-rounds": 0}))?;
         let uri = format!("exec:cat <{MEMORY}");
         qmp.execute("migrate-incoming", json!({"uri": uri}))?;
@@ -258,7 +262,7 @@ impl Source<'_> {
         qmp.execute("cont", json!({})).map(drop)
     }
 
-    /// QEMU with the machine that boots and goes on alike, and a snapshot's file.
+    /// QEMU with the machine of a guest that boots or goes on, and with a snapshot's file.
     fn command(&self, folder: &Path, snapshot: &Path) -> Result<Command, LabError> {
         let link = folder.join(MEMORY);
         symlink(snapshot, &link).map_err(LabError::io(&link))?;
@@ -270,14 +274,15 @@ impl Source<'_> {
     }
 }
 
-/// Notes that a snapshot is in use; `false` where there is none.
+/// Marks a snapshot as used now; `false` where there is none.
 fn touch(path: &Path) -> bool {
     let file = File::options().append(true).open(path);
     file.and_then(|file| file.set_modified(SystemTime::now()))
         .is_ok()
 }
 
-/// What stops a guest from going on is no reason not to boot, unless it stops that too.
+/// Lets the guest boot after a failure to go on from a snapshot, unless a boot would fail for the same
+/// reason.
 fn boots<T>(e: LabError) -> Result<Option<T>, LabError> {
     match e {
         LabError::Interrupted | LabError::NotBooted { .. } | LabError::Panicked { .. } => Err(e),
@@ -288,7 +293,8 @@ fn boots<T>(e: LabError) -> Result<Option<T>, LabError> {
     }
 }
 
-/// Removes what was used longest ago, until the rest is small enough. What cannot be removed stays.
+/// Removes the least recently used snapshots, until the rest is small enough. A file that cannot be removed
+/// stays.
 fn prune(dir: &Path, most: u64) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;

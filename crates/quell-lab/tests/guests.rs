@@ -1,5 +1,5 @@
-//! Real guests. Where the lab has not been set up (`quell lab setup`, `./dev test` does it), these
-//! tests say so and pass: they never download by themselves.
+//! Real guests. Where the lab has not been set up (`quell lab setup`, `./dev test` does it), these tests are
+//! skipped: they never download by themselves.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -40,7 +40,7 @@ fn guests() -> Option<Guests> {
 }
 
 impl Guests {
-    /// Runs a shell script; gives how it ended, what it said, and what went to stderr.
+    /// Runs a shell script; gives its exit code, its standard output and its standard error.
     fn run(
         &self,
         script: &str,
@@ -67,8 +67,8 @@ impl Guests {
     }
 }
 
-/// Threads that wake each other on several CPUs, the clock in microseconds in the kernel's log, and
-/// the scheduler's own counters in nanoseconds: any difference in timing shows.
+/// A script that shows any difference in timing: threads that wake each other on several CPUs, the kernel's
+/// log with its clock in microseconds, and the scheduler's own counters in nanoseconds.
 const SENSITIVE: &str = "
     for worker in 1 2 3 4; do
         (for turn in $(seq 30); do echo $turn | cat | wc -c >/dev/null; done; sleep 0.0$worker) &
@@ -97,13 +97,13 @@ fn the_same_image_gives_the_same_output_to_the_byte() {
     assert_eq!((first.0, first.2.as_str()), (0, ""), "{}", first.1);
     assert!(first.1.contains("Linux version"), "{}", first.1);
     assert!(first.1.contains("UTC 2026"), "{}", first.1);
-    // The second goes on from the first one's snapshot.
+    // The second run goes on from the first run's snapshot.
     assert_eq!(kept(), 1);
     let second = guests.run(SENSITIVE, &options, None).unwrap();
     assert_eq!(kept(), 1);
     let differing = first.1.lines().zip(second.1.lines()).find(|(a, b)| a != b);
     assert!(first == second, "first difference: {differing:?}");
-    // And it is not that there is nothing to see: another seed shows.
+    // The comparison can fail: with another seed the output differs.
     let seed = Boot { seed: 7, ..options };
     let other = guests.run(SENSITIVE, &seed, None).unwrap().1;
     let random = |text: &str| {

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line: commands, options, and their help.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -203,7 +203,7 @@ pub enum LogLevel {
     Info,
     /// And what it does each period
     Debug,
-    /// Everything
+    /// And everything else
     Trace,
 }
 
@@ -290,7 +290,7 @@ pub struct Admit {
     /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
-    /// Which test decides, whatever the host's file says
+    /// The test that decides, whatever the host's file says
     #[arg(long, value_name = "TEST",
           value_parser = PossibleValuesParser::new(AdmissionTest::ALL.map(AdmissionTest::name))
               .try_map(|name| name.parse::<AdmissionTest>()))]
@@ -327,7 +327,7 @@ pub struct Check {
     pub config: PathBuf,
 }
 
-/// What `bench` compares unless told otherwise.
+/// The sides that `bench` compares by default.
 pub const DEFAULT_SIDES: &str = "default,quell";
 
 /// Arguments of `quell bench`.
@@ -346,7 +346,7 @@ pub struct Bench {
     /// and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
-    /// So many of the sides, from the first on, are baselines: the others are compared with each
+    /// How many of the sides, from the first on, are baselines: the others are compared with each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), hide = true)]
     pub baselines: u8,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
@@ -467,7 +467,7 @@ pub enum Lab {
     ///
     /// The other commands fetch what is missing too; they do not look for newer versions.
     Setup {
-        /// Which kernel: sched_ext, 6.12, 6.1; all of them unless given
+        /// The kernel: sched_ext, 6.12, 6.1; all of them unless given
         #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
         kernel: Vec<String>,
         /// Also build the newest published sched_ext schedulers, for `bench --on vm --policy scx_...`:
@@ -551,7 +551,7 @@ pub struct Guest {
 }
 
 impl Default for Guest {
-    /// As where none of these options is given.
+    /// The guest where none of these options is given.
     fn default() -> Guest {
         #[derive(Parser)]
         struct Alone {
@@ -617,7 +617,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Where the result goes.
+    /// The files that the result is written to.
     pub fn files(&self) -> Files<'_> {
         Files {
             json: self.json.as_deref(),
@@ -628,7 +628,10 @@ impl Measure {
     }
 }
 
-/// A number of seconds, 0.1 to 3600.
+/// Parses a number of seconds, 0.1 to 3600.
+///
+/// # Errors
+/// A message for the user where the text is no number, or is out of this range.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let number = text
         .parse::<f64>()
@@ -639,7 +642,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 
 fn buffer_kib(text: &str) -> Result<u32, String> {
     let number = text.parse::<u32>().ok();
-    // What the kernel takes: whole pages, of 64 KiB at most, and a power of two.
+    // The kernel takes whole pages, of 64 KiB at most, and a power of two of them.
     let number = number.filter(|kib| kib.is_power_of_two() && (64..=1 << 19).contains(kib));
     number.ok_or_else(|| "must be a power of two from 64 to 524288".to_string())
 }

@@ -1,5 +1,4 @@
-//! What the command line is made of: `quell` is nearly nothing else, and `quell-studies` measures by the same
-//! means.
+//! The command line's parts: `quell` has hardly any other code, and `quell-studies` measures with them.
 //!
 //! Exit codes: 0 done, 1 the run failed, 2 the user's input is wrong, 3 the answer is no. Errors go to stderr
 //! as `PROGRAM: ...` with what would be right.
@@ -13,7 +12,7 @@ use clap::Parser;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Reads a program's arguments, does what they ask for, and turns errors into messages and exit codes.
+/// Reads a program's arguments, dispatches their command, and turns errors into messages and exit codes.
 pub fn main_of<C: Parser>(
     program: &'static str,
     dispatch: impl FnOnce(C) -> anyhow::Result<ExitCode>,
@@ -31,7 +30,7 @@ pub fn main_of<C: Parser>(
     };
     match dispatch(cli) {
         Ok(code) => code,
-        // `quell status | head` ends our output early; that is no failure.
+        // `quell status | head` ends our output early, which is no failure.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             let _ = writeln!(std::io::stderr(), "{program}: {e:#}");
@@ -40,7 +39,7 @@ pub fn main_of<C: Parser>(
     }
 }
 
-/// Help and versions go to stdout as they are; mistakes to stderr like all our errors.
+/// Prints help and versions to stdout as they are, and mistakes to stderr like all our errors.
 fn usage(program: &str, e: &clap::Error) -> ExitCode {
     if !e.use_stderr()
         || e.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

@@ -1,11 +1,11 @@
-//! Where messages go: stderr, as text for people or as JSON for machines.
+//! Log messages go to stderr, as text for people or as JSON for machines.
 
 use crate::cli::{LogFormat, LogLevel};
 use std::io::IsTerminal;
 use tracing::Level;
 use tracing_subscriber::fmt;
 
-/// Warnings and errors of a command that is no service go to stderr, beside what it prints, from now on.
+/// Sends warnings and errors to stderr from now on, for a command that is no service.
 pub fn init_warnings() {
     fmt()
         .with_max_level(Level::WARN)
@@ -16,7 +16,7 @@ pub fn init_warnings() {
         .init();
 }
 
-/// Messages of this level and above go to stderr from now on.
+/// Sends messages of this level and above to stderr from now on.
 pub fn init(level: LogLevel, format: LogFormat) {
     let level = match level {
         LogLevel::Error => Level::ERROR,
@@ -26,7 +26,7 @@ pub fn init(level: LogLevel, format: LogFormat) {
         LogLevel::Trace => Level::TRACE,
     };
     let base = || fmt().with_max_level(level).with_writer(std::io::stderr);
-    // The journal has its own clock.
+    // The systemd journal adds times of its own.
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     match format {
         LogFormat::Json => base().json().init(),

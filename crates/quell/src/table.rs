@@ -24,11 +24,11 @@ pub fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_string(), text)
 }
 
-/// Characters of a name in a table.
+/// The most characters of a name in a table.
 const NAME_MOST: usize = 32;
 
-/// A name for a column beside figures: where it is long its begin and end, which number what is alike, so
-/// that the figures stay in sight.
+/// A name for a column beside figures. Of a long name only the beginning and the end are shown, so that the
+/// figures stay in sight; the end has the number that tells similar names apart.
 pub fn name(name: &str) -> Cow<'_, str> {
     let length = name.chars().count();
     if length <= NAME_MOST {
@@ -50,17 +50,17 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A time given in ns, likewise.
+/// A time given in ns, with a unit that keeps it short.
 pub fn nanos(ns: u64) -> String {
     micros(ns as f64 / 1e3)
 }
 
-/// An amount of memory.
+/// An amount of memory, given in bytes, in MiB.
 pub fn bytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// A long time.
+/// A long time, given in seconds.
 pub fn duration(seconds: f64) -> String {
     let s = seconds as u64;
     match s {

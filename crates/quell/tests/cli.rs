@@ -1,11 +1,11 @@
-//! The command line as users meet it: what it prints, and its exit codes.
+//! The command line as users see it: its output and its exit codes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Exit code, stdout, stderr.
+/// Runs the program; gives its exit code, its stdout and its stderr.
 fn said(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(args)
@@ -340,7 +340,7 @@ fn admit_says_who_fits_and_what_would_do() {
         "{out}"
     );
     assert!(out.contains("no more like hog would fit"), "{out}");
-    // Without a notion of criticality not even these.
+    // A test that ignores criticality does not admit even these tenants.
     let (code, out, _) = said(&["admit", &host, "--test", "rm"]);
     assert_eq!(code, 3, "{out}");
     let more = write(
@@ -361,7 +361,7 @@ fn admit_says_who_fits_and_what_would_do() {
     assert!(code == 2 && err.contains("/nowhere/host.toml"), "{err}");
 }
 
-/// Refused whole, with the key and the reason.
+/// The whole input is refused, with the key and the reason.
 #[test]
 fn admit_refuses_what_makes_no_sense() {
     let high = |budget: &str, worst: &str| {

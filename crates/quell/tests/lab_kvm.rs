@@ -1,6 +1,6 @@
 //! Real vCPU threads: a KVM guest within the lab's guest, under the agent and its scheduler. On the real
 //! clock, where emulated CPUs have their own emulated virtualization (SVM). Where the lab has not been set up
-//! (`quell lab setup`, `./dev test` does it), it says so and passes.
+//! (`quell lab setup`, `./dev test` does it), the test is skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -10,7 +10,7 @@ mod nested;
 use std::path::Path;
 use std::time::Duration;
 
-/// The inner guest counts for a while on both of its CPUs, and says what of its time was stolen.
+/// The inner guest's init: it computes for a while on both of its CPUs, and prints its steal time.
 const INNER: &str = r#"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /dev
 /bin/busybox mount -t proc proc /proc
@@ -109,7 +109,7 @@ fn kvm_vcpus_run_under_the_scheduler() {
     ] {
         assert!(lines.contains(&line), "no `{line}` in:\n{said}");
     }
-    // What needs its worst case on both gets that beside seven others, which it does not by its weight.
+    // The VM needs its worst case on both CPUs and gets it beside seven others; by its weight it does not.
     let parts = |of| {
         let mut from_last = lines.iter().rev();
         let line = from_last.find_map(|l| l.strip_prefix(of)).unwrap();
@@ -119,7 +119,7 @@ fn kvm_vcpus_run_under_the_scheduler() {
     let (promised, by_weight) = (parts("promised: "), parts("by weight: "));
     assert!(promised.iter().all(|it| (70..=100).contains(it)), "{said}");
     assert!(by_weight.iter().all(|it| (1..=60).contains(it)), "{said}");
-    // The rival takes its part, and the inner guest is told of it.
+    // The rival takes its part, and the inner guest sees that as steal time.
     let steal = lines.iter().find_map(|l| l.strip_prefix("inner: steal "));
     let ticks: u64 = steal
         .and_then(|l| l.split(' ').next())

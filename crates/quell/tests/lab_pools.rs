@@ -1,7 +1,7 @@
 //! Pools on KVM guests with real applications whose load changes: two machines, a memcached in one and an
-//! nginx in the other, within the lab's guest, which has CPUs enough to give. On the real clock, as those of
-//! `lab_kvm`. It takes two CPUs for minutes, so it is asked for: `cargo test -p quell --test lab_pools --
-//! --ignored --nocapture`.
+//! nginx in the other, within the lab's guest, which has enough CPUs to divide. On the real clock, as in
+//! `lab_kvm`. The test takes two CPUs for minutes, so it runs only on request: `cargo test -p quell --test
+//! lab_pools -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -13,8 +13,8 @@ use quell_lab::{Kernel, Lab};
 use std::path::Path;
 use std::time::Duration;
 
-/// What each guest does: finds out what a request costs it, so that so many CPUs' worth of them are `full`,
-/// and then takes a load in percent of that.
+/// Each guest's script: it measures the cost of a request and so the rate that is `FULL` CPUs' worth, and
+/// then takes a load in percent of that rate.
 const WORK: &str = r#"
 ip link set lo up; mkdir -p /dev/shm; export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin; cd /root
 bench() { quell bench /root/app.toml --on host --policy default --pairs 1 --set warmup_seconds=2 "$@" >/tmp/bench.log 2>&1 || cat /tmp/bench.log; }
@@ -87,7 +87,7 @@ const NGINX: &str =
 const MEMCACHED: &str =
     "[tenant.app.memcached]\nthreads = 4\nkeys = 2000\nvalue_bytes = 100\nkeys_per_request = 400\n";
 
-/// Writes a guest with that program, described so, and load.
+/// Writes the image of a guest with this program, the program's description, and a load.
 fn write_guest(lab: &Lab, kernel: &Kernel, app: (&str, &str), load: &str, to: &Path) {
     let mut image = live::guest(lab, kernel);
     nested::bring_quell(&mut image);
@@ -123,7 +123,7 @@ fn guests_with_real_applications_are_as_before_when_the_agent_ends() {
         }
     });
     let said = said.unwrap_or_default();
-    // All is as it was before the agent.
+    // All settings are as they were before the agent.
     for line in [
         "agent: 0",
         "after cache vcpus 0-5 others 0-5 online 0-3",

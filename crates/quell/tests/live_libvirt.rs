@@ -1,7 +1,7 @@
 //! Pools on domains of libvirt's: a libvirtd of the test's own, whose files, sockets and users are its own as
-//! well (a mount namespace), with QEMU in emulation. What the agent decides is looked at through virsh, from
-//! the host and from inside the guest, and afterwards all is as it was. Where libvirt or the lab is not there
-//! it says so and passes; so it does without root.
+//! well (a mount namespace), with QEMU in emulation. The effects of the agent's decisions are checked through
+//! virsh, from the host and from inside the guest, and afterwards everything is as it was. Where libvirt or
+//! the lab is not there, or without root, the test is skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -25,10 +25,11 @@ use std::time::{Duration, Instant};
 const WEB_VCPUS: usize = 3;
 const DAEMON: &str = "/usr/sbin/libvirtd";
 const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so";
-/// Where libvirt makes its cgroups.
+/// The folder of libvirt's cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup/cpuset/machine";
 
-/// Its files are where libvirt looks for them, but for nobody else.
+/// Starts libvirtd in its mount namespace: its files are where it looks for them, and no other process sees
+/// them.
 const NAMESPACE: &str = r#"
 mkdir -p "$1/run" "$1/etc" "$1/var/lib" "$1/var/log" "$1/var/cache" && ln -sfn /run "$1/var/run"
 for file in passwd group; do
@@ -51,15 +52,15 @@ struct Libvirt {
     dir: PathBuf,
     kit: Kit,
     daemon: Child,
-    /// This host has version 1's cpusets.
+    /// Whether this host has cgroup version 1's cpusets.
     cpuset: bool,
-    /// libvirt's cgroups are the test's to remove.
+    /// Whether the test is to remove libvirt's cgroups.
     cgroups: bool,
     domains: Vec<&'static str>,
 }
 
 impl Libvirt {
-    /// `None`: this machine lacks what it takes.
+    /// Starts libvirtd; `None` where this machine lacks something for it.
     fn start(dir: &Path) -> Option<Libvirt> {
         let kit = Kit::find(dir)?;
         let needed = [DAEMON, "/usr/bin/virsh", DRIVER];
@@ -130,7 +131,7 @@ impl Libvirt {
         format!("qemu+unix:///system?socket={}", socket.display())
     }
 
-    /// What virsh says, and whether it did it.
+    /// Runs virsh; gives its output, as an error where it failed.
     fn virsh(&self, arguments: &[&str]) -> (String, bool) {
         let mut command = Command::new("/usr/bin/virsh");
         let command = command.args(["-q", "-c", &self.uri()]).args(arguments);
@@ -147,7 +148,7 @@ impl Libvirt {
         said
     }
 
-    /// Starts a domain with so many virtual CPUs.
+    /// Starts a domain with this many vCPUs.
     fn boot(&mut self, name: &'static str, vcpus: usize) -> Seen {
         let (dir, kit) = (&self.dir, &self.kit);
         let emulator = dir.join("emulator");
@@ -192,13 +193,13 @@ impl Libvirt {
         }
     }
 
-    /// Where libvirt says that a domain's parts are pinned.
+    /// The CPUs that a domain's parts are pinned to, as libvirt reports them.
     fn pins(&self, name: &str) -> String {
         let all = ["vcpupin", "emulatorpin", "iothreadinfo"];
         all.map(|what| self.does(&[what, name, "--live"])).concat()
     }
 
-    /// The CPUs of a domain's virtual CPU, as libvirt says.
+    /// The CPUs of one of a domain's vCPUs, as libvirt reports them.
     fn pin(&self, name: &str, vcpu: u32) -> CpuSet {
         let said = self.does(&["vcpupin", name, &vcpu.to_string(), "--live"]);
         said.split_whitespace().last().unwrap().parse().unwrap()
@@ -215,7 +216,7 @@ impl Libvirt {
     }
 }
 
-/// Domains that are started from then on are in the cgroups of those controllers.
+/// Makes libvirt start domains in the cgroups of these controllers from now on.
 fn configure(own: &Path, controllers: &str) {
     let conf = format!(
         "user = \"root\"\ngroup = \"root\"\ndynamic_ownership = 0\nremember_owner = 0\nsecurity_driver = \"none\"\nnamespaces = []\n\
@@ -224,14 +225,15 @@ fn configure(own: &Path, controllers: &str) {
     fs::write(own.join("etc/qemu.conf"), conf).unwrap();
 }
 
-/// What libvirt left: it forgets the cgroups of a domain that it finds with other controllers configured.
+/// Removes cgroups that libvirt left: it forgets those of a domain that it finds with other controllers
+/// configured.
 fn remove_cgroups(folder: &Path) {
     let inner = fs::read_dir(folder).into_iter().flatten().flatten();
     for folder in inner.map(|it| it.path()).filter(|it| it.is_dir()) {
         remove_cgroups(&folder);
     }
     let start = Instant::now();
-    // Its last process may be ending.
+    // The cgroup's last process may be ending.
     while fs::remove_dir(folder).is_err() && start.elapsed() < Duration::from_secs(2) {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -249,7 +251,7 @@ impl Drop for Libvirt {
     }
 }
 
-/// When a tenant's guest said last what the agent knows, in ns.
+/// The time of the last answer that the agent had from a tenant's guest, in ns.
 fn heard(dir: &Path, tenant: &str) -> Option<u64> {
     let mut command = Command::new("curl");
     let socket = dir.join("q.sock");
@@ -297,7 +299,8 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
         assert!(running.child.wait().unwrap().success(), "{}", log(dir));
     };
 
-    // While libvirt is away its threads are bound as any QEMU's, its guest is not asked, and that is said.
+    // While libvirt is away a domain's threads are bound as any QEMU's, its guest is not asked, and the agent
+    // says so.
     libvirt.end_daemon();
     let running = start(dir, &uri);
     await_places(dir, &web);
@@ -311,7 +314,7 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
         "{notes:?}"
     );
 
-    // Once it is there the parts are pinned and the guest is told.
+    // Once libvirt is there the domain's parts are pinned and the guest is told.
     configure(&dir.join("libvirt"), "");
     libvirt.begin_daemon();
     await_log(dir, "tenant web: libvirt has it now");
@@ -325,7 +328,7 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     assert_eq!(libvirt.pin("web", 0), vcpus, "{}", libvirt.pins("web"));
     web.await_online(vcpus.len().min(WEB_VCPUS));
 
-    // Another domain appears. It has no cpusets, where libvirt moves the emulator's main thread only.
+    // Another domain appears, without cpusets: of its emulator libvirt moves the main thread only.
     let slow = libvirt.boot("slow", 1);
     assert!(!slow.has_cpuset());
     let appeared = Instant::now();
@@ -351,7 +354,7 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     };
     assert_eq!((&cpus, &pools.emulators), (&vcpus, &others), "{told:?}");
 
-    // A guest hangs, and nobody waits for it.
+    // A guest hangs, and neither the agent nor another guest waits for it.
     let hung = Pid::from_raw(slow.pid as i32);
     kill(hung, Signal::SIGSTOP).unwrap();
     let (start_of, first) = (Instant::now(), status(dir));
@@ -376,12 +379,12 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     );
     assert!(heard_at.len() >= 3, "{heard_at:?} in {took:?}");
 
-    // Somebody pins a virtual CPU by hand, which stays so.
+    // A user pins a vCPU by hand, and it stays so.
     let by_hand = others.iter().next().unwrap().to_string();
     libvirt.does(&["vcpupin", "web", "2", &by_hand, "--live"]);
     await_log(dir, "tenant web: vcpu2 left on CPUs");
 
-    // libvirt goes, and comes again.
+    // libvirt ends, and starts again.
     libvirt.end_daemon();
     await_log(dir, "tenant web: libvirt: ");
     let periods = status(dir).periods;
@@ -404,13 +407,13 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     assert!(all(slows(&libvirt)), "{:?}", slows(&libvirt));
     web.await_online(WEB_VCPUS);
 
-    // It dies in the middle of its first adjustment.
+    // The agent dies in the middle of its first adjustment.
     let running = start(dir, &uri);
     await_change(dir, &web, &before.0);
     kill_and_restore(dir, running, &web, &before.0);
     assert_eq!(state(&libvirt), before);
 
-    // And once the guest has other CPUs online.
+    // The agent dies once the guest has other CPUs online.
     let running = start(dir, &uri);
     let (vcpus, _) = await_places(dir, &web);
     web.await_online(vcpus.len().min(WEB_VCPUS));

@@ -1,7 +1,7 @@
-//! Pools on a real virtual machine: QEMU in emulation, Linux and the stock guest agent in it. What the agent
-//! decides is looked at from the host and from inside the guest, and afterwards all is as it was. Where the
-//! lab has not been set up (`quell lab setup`, `./dev test` does it) or the guest agent is not installed, it
-//! says so and passes; so it does without root.
+//! Pools on a real virtual machine: QEMU in emulation, Linux and the stock guest agent in it. The effects of
+//! the agent's decisions are checked from the host and from inside the guest, and afterwards everything is as
+//! it was. Where the lab has not been set up (`quell lab setup`, `./dev test` does it) or the guest agent is
+//! not installed, or without root, the test is skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -32,7 +32,7 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    /// Boots one, with its files in that folder. `None`: this machine lacks what it takes.
+    /// Boots a machine, with its files in this folder; `None` where this host lacks something for it.
     fn boot(dir: &Path) -> Option<Machine> {
         let kit = Kit::find(dir)?;
         let console = dir.join("console");
@@ -111,7 +111,7 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
         return;
     }
 
-    // It is ended, and puts all back.
+    // The agent is ended, and puts everything back.
     let mut running = agent(dir, &machine);
     let (vcpus, others) = await_places(dir, &machine);
     assert!(vcpus.intersection(&others).is_empty(), "{vcpus} {others}");
@@ -123,7 +123,7 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
     assert_eq!(told.pools.as_ref().unwrap().emulators, others, "{told:?}");
     assert_eq!(told.pools.unwrap().verdict.advice, Advice::Hold);
 
-    // It hangs, and nobody waits for it.
+    // The machine hangs, and the agent does not wait for it.
     let vm = Pid::from_raw(machine.pid as i32);
     kill(vm, Signal::SIGSTOP).unwrap();
     let start = Instant::now();
@@ -141,12 +141,12 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
     assert_eq!(machine.cpus(), before);
     machine.await_online(VCPUS);
 
-    // It dies as soon as it has changed anything.
+    // The agent dies as soon as it has changed anything.
     let running = agent(dir, &machine);
     await_change(dir, &machine, &before);
     kill_and_restore(dir, running, &machine, &before);
 
-    // And once the guest has other CPUs online.
+    // The agent dies once the guest has other CPUs online.
     let running = agent(dir, &machine);
     let (vcpus, _) = await_places(dir, &machine);
     machine.await_online(vcpus.len().min(VCPUS));

@@ -1,4 +1,4 @@
-//! `quell record` as users meet it. Where BPF cannot load, the recording itself is skipped.
+//! `quell record` as users see it. Where BPF cannot load, the recording itself is skipped.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use quell_trace::{Kind, Reader};
@@ -15,7 +15,7 @@ fn record(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Whether it could record at all; else it has said why not.
+/// Whether the program could record at all; where not, it has said why, and the test is skipped.
 fn recorded(output: &Output) -> bool {
     let error = String::from_utf8_lossy(&output.stderr);
     let refused = [
@@ -82,7 +82,7 @@ fn it_ends_after_its_time_and_ends_the_command() {
     }
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    // More where the machine has no time for the recorder at once.
+    // The recording is longer where the machine does not run the recorder at once.
     let seconds = text
         .strip_prefix("t.pftrace: ")
         .and_then(|rest| rest.split_once(" s of "));
@@ -115,7 +115,7 @@ fn a_killed_recorder_leaves_a_trace_to_read() {
             continue;
         };
         assert!(name.starts_with("quell.perfetto-trace."), "{name}");
-        // It may end within a packet that is just being written.
+        // The file may end within a packet that is just being written.
         let reader = Reader::open(&folder.path().join(name)).unwrap();
         events = reader.filter(Result::is_ok).count();
         if events > 200 {
@@ -162,7 +162,7 @@ fn mistakes_are_said_and_leave_nothing_behind() {
 #[test]
 fn a_recording_of_this_host_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
-    // One that spins, one that sleeps and forks; both are in the trace from beginning to end.
+    // A process that spins, and one that sleeps and forks; both are in the trace from beginning to end.
     let script = "spin() { n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done; }
         spin & for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; wait";
     let args = ["--seconds", "2", "-o", "t", "--", "sh", "-c", script];
@@ -193,11 +193,11 @@ fn a_recording_of_this_host_is_replayed() {
     assert_eq!(names, expected);
     let most = |under: &serde_json::Value| under["run_delay"]["p99_us"].as_f64().unwrap();
     for it in &under[1..] {
-        // There is a CPU for everybody: it gets what it used, and does not wait for it.
+        // There is a CPU for every process: the spinner gets the time that it used, and does not wait for it.
         let share = cpu(it) / cpu(&under[0]);
         assert!((0.9..1.2).contains(&share), "{under:?}");
         assert!(most(it) < 1000.0, "{under:?}");
-        // And all that it was woken for is done.
+        // Every wakeup's work is done.
         let count = |under: &serde_json::Value| under["turnaround"]["count"].as_u64();
         assert_eq!(count(it), count(&under[0]));
     }

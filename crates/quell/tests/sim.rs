@@ -36,7 +36,7 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
         let row = rows.find(|row| row["side"] == side && row["tenant"] == "*");
         row.unwrap()[what].as_f64().unwrap()
     };
-    // What is asked for is done: 80 % of the CPUs, every request answered, and none before its work is.
+    // All of the load is served: 80 % of the CPUs, every request answered, and none before its work is done.
     for side in ["fifo", "ideal"] {
         assert_eq!(all(side, "errors"), 0.0);
         assert!((0.7..0.9).contains(&all(side, "cpu_share")));
@@ -47,7 +47,7 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
     assert_ne!(bench("2")["results"], first["results"]);
 }
 
-/// Latency does not pay for shares: the scenarios of asymmetry, with them and without.
+/// Shares do not cost latency: the scenarios of asymmetry, with shares and without.
 #[test]
 fn shares_cost_no_latency() {
     for scenario in [
@@ -210,8 +210,8 @@ fn a_trace_is_replayed_under_other_schedulers() {
     }
 }
 
-/// All four mechanisms on one host: what each adds to those before it, and what each promises holds beside
-/// the others.
+/// All four mechanisms on one host: what each adds to those before it; and each keeps its promise beside the
+/// others.
 #[test]
 fn four_mechanisms_on_one_host() {
     let sides = [
@@ -245,7 +245,7 @@ fn four_mechanisms_on_one_host() {
         println!("{name}: 99th percentiles in ms {latencies:?}, teams {ratio:.3} : 1");
     }
     const MS: f64 = 1e3;
-    // What each adds, and what the next ones leave of it.
+    // The gain of each mechanism, and what the next ones leave of that gain.
     let adds = [
         (1, vec![("orders-0", 60.0 * MS), ("orders-1", 80.0 * MS)]),
         (3, vec![("control", 25.0 * MS), ("logs", 30.0 * MS)]),

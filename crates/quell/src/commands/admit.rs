@@ -1,4 +1,4 @@
-//! `quell admit`: does it fit, where, and if not, why not.
+//! `quell admit`: whether tenants fit on a host, on which CPUs, and if not, why not.
 
 use super::read_input;
 use crate::cli::Admit;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// The answer is no.
+/// The exit code of the answer no.
 const NO: u8 = 3;
 
 /// The JSON of `quell admit --json`.
@@ -27,7 +27,10 @@ struct Report<'a> {
     answer: &'a Answer,
 }
 
-/// Answers, and ends with 3 where somebody does not fit.
+/// Prints the answer, and ends with 3 where a tenant does not fit.
+///
+/// # Errors
+/// Where a file cannot be read or is wrong, the agent does not answer, or stdout cannot be written.
 pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
     let answer = match args.running {
         true => answer_running(args)?,
@@ -62,7 +65,7 @@ fn answer_file(args: &Admit) -> anyhow::Result<Answer> {
     Ok(admission::answer(&host, &asking))
 }
 
-/// The host is the running agent's, and the only file that of those who ask.
+/// The answer for the running agent's host; the only file is that of the tenants that ask.
 fn answer_running(args: &Admit) -> anyhow::Result<Answer> {
     let there = Client::new(&args.socket.socket).admission()?;
     let names = there.tenants.into_iter().map(|it| it.tenant).collect();
@@ -98,7 +101,7 @@ fn render(answer: &Answer) -> String {
              all\nbudgets could grow\n"
         );
     }
-    // The table says where those are that were there and fit.
+    // The table shows the CPUs of tenants that were there before and fit.
     let worth_a_line = |it: &&TenantAnswer| it.asks || it.refusal.is_some();
     for it in answer.tenants.iter().filter(worth_a_line) {
         let _ = writeln!(text, "{}: {}", it.tenant, tenant_text(it));

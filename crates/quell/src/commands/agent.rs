@@ -10,7 +10,10 @@ use quell_linux::observe::Preference;
 use std::io::Write;
 use std::path::Path;
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until a signal ends it.
+///
+/// # Errors
+/// Where the agent cannot start, or fails later.
 pub fn run(run: &Run) -> anyhow::Result<()> {
     log::init(run.log_level, run.log_format);
     share_one_arena();
@@ -25,25 +28,29 @@ pub fn run(run: &Run) -> anyhow::Result<()> {
             Source::Procfs => Preference::Procfs,
         },
     };
-    // What was put back is in the log already.
+    // The agent's log says already what was put back.
     quell_agent::run(&options)?;
     Ok(())
 }
 
-/// Has all threads allocate from one heap. Each guest is asked on a thread of its own, once a second: with a
-/// heap for each, as glibc has it by default, fifty of them take 3 MiB on a host of many CPUs.
+/// Makes all threads allocate from one heap. Each guest is asked once a second on a thread of its own: with a
+/// heap for each thread, as glibc has it by default, fifty guests take 3 MiB on a host of many CPUs.
 fn share_one_arena() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: a setting of the allocator; no other thread has been started. Refused, all is as it was.
+    // SAFETY: sets an option of the allocator while no other thread runs. If it is refused, nothing changes.
     let _ = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
 }
 
-/// Puts back what a killed agent had changed.
+/// Puts back the settings that a killed agent had changed.
+///
+/// # Errors
+/// Where a journal other than the default one is not there, the journal is locked by a running agent or
+/// cannot be read, or a setting could not be put back.
 pub fn restore(restore: &Restore) -> anyhow::Result<()> {
     let path = restore.journal.display();
     if matches!(restore.journal.try_exists(), Ok(false)) {
         let text = format!("no journal at {path}: nothing to put back");
-        // Where it always is, that is the good case; elsewhere the name is likely wrong.
+        // A missing journal at the default place is the good case; another name is likely wrong.
         if restore.journal != Path::new(quell_agent::DEFAULT_JOURNAL) {
             return Err(
                 InputError(format!("{text}; name the agent's journal with `--journal`")).into(),
@@ -70,7 +77,10 @@ pub fn restore(restore: &Restore) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says whether a configuration is right, and what it amounts to.
+/// Prints whether a configuration is right, its main settings, and the privileges that it lacks.
+///
+/// # Errors
+/// Where the configuration cannot be read or is wrong, or stdout cannot be written.
 pub fn check(check: &Check) -> anyhow::Result<()> {
     let file = quell_agent::load(&check.config)?;
     let policy = serde_json::to_value(&file.agent.policy).context("the policy's names")?;

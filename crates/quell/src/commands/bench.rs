@@ -24,11 +24,14 @@ use std::{env, fs, io};
 /// The repository's scenarios by name, each with its text.
 const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.rs"));
 
-/// Where the demo's report goes unless told otherwise.
+/// The default file of the demo's report.
 const DEMO_REPORT: &str = "quell-demo.html";
 
-/// The demo: the built-in scenario of that name, Quell against the same weights set by hand and against the
-/// kernel's default.
+/// Runs the demo: the built-in scenario of that name, Quell against the same weights set by hand and against
+/// the kernel's default.
+///
+/// # Errors
+/// Where the user's arguments are wrong, a result cannot be written, or a run failed or was interrupted.
 pub fn demo(args: &Demo) -> anyhow::Result<()> {
     let measure = &args.measure;
     let report = measure
@@ -38,7 +41,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
     let sides = vec![Side::Default, Side::Weights, Side::Quell];
     let mut measure = measure.clone();
     if args.on == Substrate::Vm {
-        // A second takes six or more there.
+        // On the lab's clock a second takes six or more of this machine's.
         measure.seconds.get_or_insert(3.0);
         measure.pairs.get_or_insert(3);
     }
@@ -69,8 +72,8 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
     report::deliver(&result, files)
 }
 
-/// Of as many CPUs as this machine has, as long as they are few: on the lab's clock they share one CPU's
-/// speed.
+/// The demo's guest: with as many CPUs as this machine, but few, because on the lab's clock they share the
+/// speed of one CPU.
 fn demo_guest() -> Guest {
     let here = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     Guest {
@@ -79,7 +82,10 @@ fn demo_guest() -> Guest {
     }
 }
 
-/// One scenario, several sides; without one, the built-in scenarios are listed.
+/// Measures one scenario under several sides; without a scenario, lists the built-in ones.
+///
+/// # Errors
+/// As [`demo`].
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
     let measure = &args.measure;
     if args.scenario.is_empty() {
@@ -97,7 +103,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     report::deliver(&result, measure.files())
 }
 
-/// The built-in scenarios.
+/// The list of built-in scenarios.
 fn scenarios() -> String {
     let mut rows = table::new(["SCENARIO", ""], 2);
     for (name, text) in BUILT_IN {
@@ -108,7 +114,7 @@ fn scenarios() -> String {
     format!("{rows}\n\n`quell bench NAME` measures one, `quell bench FILE.toml` one of yours.\n")
 }
 
-/// The folder for traces, which is there.
+/// The folder for traces, made and checked.
 fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
     if let Some(folder) = &args.trace {
         if matches!(args.on, Substrate::Vm) {
@@ -121,7 +127,7 @@ fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
     Ok(args.trace.clone())
 }
 
-/// One scenario at every combination of some values, on the simulator.
+/// Measures one scenario at every combination of some values, on the simulator.
 fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     let measure = &args.measure;
     if !matches!(args.on, Substrate::Sim) {
@@ -153,7 +159,10 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     report::deliver_sweep(&swept, measure.files())
 }
 
-/// The sides that `--policy` names, if all of them can be measured there.
+/// The sides that `--policy` names, if all of them can be measured on this substrate.
+///
+/// # Errors
+/// Where a side is not known, or cannot be measured there.
 pub fn sides(policy: &str, on: Substrate) -> anyhow::Result<Vec<Side>> {
     let sides = Side::parse_list(policy).context("`--policy`")?;
     Side::check(&sides, on).context("`--policy`")?;
@@ -162,24 +171,27 @@ pub fn sides(policy: &str, on: Substrate) -> anyhow::Result<Vec<Side>> {
 
 /// One scenario to measure.
 pub struct Job<'a> {
-    /// What is played.
+    /// The scenario.
     pub scenario: Scenario,
-    /// The scenario's text, with what was set otherwise.
+    /// The scenario's text, with `set` applied.
     pub text: String,
     /// The sides to compare, the baseline first.
     pub sides: Vec<Side>,
-    /// How it is measured.
+    /// How the scenario is measured.
     pub measure: &'a Measure,
-    /// The folder for traces, which is there.
+    /// The folder for traces, made and checked.
     trace: Option<PathBuf>,
-    /// Whether the second side is a baseline, too.
+    /// Whether the second side is a baseline too.
     pub second_baseline: bool,
-    /// What was set otherwise than in the file.
+    /// The settings that differ from the file's, as `KEY=VALUE`.
     pub set: Vec<String>,
 }
 
 impl Job<'_> {
     /// A scenario by its file's path or built-in name, with some of its values set otherwise.
+    ///
+    /// # Errors
+    /// Where there is no such scenario, its text is wrong, or a setting does not fit it.
     pub fn new<'a>(
         name: &str,
         settings: &[Setting],
@@ -199,7 +211,10 @@ impl Job<'_> {
         })
     }
 
-    /// Measures it.
+    /// Measures the scenario.
+    ///
+    /// # Errors
+    /// Where a run failed or was interrupted.
     pub fn run(
         &self,
         on: Substrate,
@@ -230,7 +245,10 @@ impl Job<'_> {
         run::simulated::run(&options, interrupt, &progress)
     }
 
-    /// What [`run`] and the simulator take.
+    /// The options for [`run`] and the simulator.
+    ///
+    /// # Errors
+    /// As [`this_program`].
     pub fn options(&self) -> anyhow::Result<BenchOptions> {
         let mut options = BenchOptions::new(self.scenario.clone(), this_program()?);
         options.sides.clone_from(&self.sides);
@@ -244,7 +262,10 @@ impl Job<'_> {
     }
 }
 
-/// A result as a table, or as JSON where that goes to stdout; and as JSON into a file.
+/// Prints a result as a table, or as JSON where `json` is `-`; also writes it as JSON into the file `json`.
+///
+/// # Errors
+/// Where the result cannot be written.
 pub fn print(result: &impl Serialize, table: String, json: Option<&Path>) -> anyhow::Result<()> {
     let text = || -> anyhow::Result<String> {
         let json = serde_json::to_string_pretty(result)? + "\n";
@@ -262,7 +283,10 @@ pub fn print(result: &impl Serialize, table: String, json: Option<&Path>) -> any
     Ok(())
 }
 
-/// Found out before minutes of measuring and not after.
+/// Checks that results can be written, before minutes of measuring.
+///
+/// # Errors
+/// Where a file cannot be written, or more than one result is to go to stdout.
 pub fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
     if files.to_stdout() > 1 {
         let message = "`-`: only one of --json, --csv and --parquet can go to stdout";
@@ -277,7 +301,7 @@ fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
     if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
         return Ok((PathBuf::from(format!("{name}.toml")), text.to_string()));
     }
-    // What has no folder, or one of ours, is meant for a built-in one.
+    // A name without a folder, or in a folder of built-in scenarios, means a built-in scenario.
     let folder = |name: &str| name.rsplit_once('/').map(|(folder, _)| folder.to_string());
     let known_folder = BUILT_IN
         .iter()
@@ -296,7 +320,10 @@ fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
     Ok((PathBuf::from(name), text))
 }
 
-/// The `quell` program, which also plays tenants and is the agent: the running one, or the one beside it.
+/// The `quell` program, which plays tenants and is the agent: the running program, or the one beside it.
+///
+/// # Errors
+/// Where the running program's file is not known, or `quell` is not beside it.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find the program's own file")?;
     if own.file_name().is_some_and(|name| name == "quell") {
@@ -312,7 +339,10 @@ pub fn this_program() -> anyhow::Result<PathBuf> {
     Ok(quell)
 }
 
-/// Checks that a file can be written, without changing one that is there.
+/// Checks that a file can be written, without changing an existing file. `-` is stdout.
+///
+/// # Errors
+/// [`InputError`] where the file cannot be written.
 pub fn writable(file: &Path) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return Ok(());
@@ -326,7 +356,10 @@ pub fn writable(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that files can be put into a folder, which is made if it is not there.
+/// Checks that files can be put into a folder; makes the folder if it is not there.
+///
+/// # Errors
+/// [`InputError`] where the folder cannot be made or written to.
 pub fn folder_writable(folder: &Path) -> anyhow::Result<()> {
     let made = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
     made.map_err(|e| InputError(format!("{}: cannot be written: {e}", folder.display())))?;

@@ -10,7 +10,10 @@ use quell_bench::result::Substrate;
 use quell_bench::run::interrupt_flag;
 use std::time::Duration;
 
-/// Finds how many fit under each policy.
+/// Finds how many tenants fit under each policy.
+///
+/// # Errors
+/// Where the user's arguments are wrong, a result cannot be written, or a run failed or was interrupted.
 pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
     let sides = bench::sides(&args.policy, Substrate::Sim)?;
     let measure = &args.measure;

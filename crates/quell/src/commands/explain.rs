@@ -10,7 +10,10 @@ use quell_model::{ThreadRole, shown};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Shows what a tenant's threads have, and why.
+/// Shows the settings of a tenant's threads, and their reasons.
+///
+/// # Errors
+/// Where the agent does not answer or has no such tenant, or stdout cannot be written.
 pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
     let answer = Client::new(&args.socket.socket).explain(&args.tenant)?;
     let text = match args.json {

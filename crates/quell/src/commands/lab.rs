@@ -13,7 +13,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Does one of the lab's commands; a guest's command gives its own exit code.
+/// Executes one of the lab's commands; a guest's command gives its own exit code.
+///
+/// # Errors
+/// Where the user's arguments are wrong, a package cannot be fetched, or a guest did not get to its command's
+/// end.
 pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
         LabCommand::Setup { kernel, peers } => {
@@ -129,22 +133,25 @@ fn shell(guest: &Guest) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A guest that only lacks its command.
+/// A guest that lacks only its command.
 pub struct Prepared {
     /// The emulator.
     pub qemu: Qemu,
-    /// Its kernel.
+    /// The guest's kernel.
     pub kernel: Kernel,
-    /// Its files.
+    /// The guest's files.
     pub image: Image,
-    /// Its machine.
+    /// The guest's machine.
     pub boot: Boot,
-    /// Published schedulers that it has.
+    /// Published schedulers that the guest has.
     pub peers: Vec<Peer>,
     lab: Lab,
 }
 
 /// Puts published schedulers into the guest, on its path.
+///
+/// # Errors
+/// Where a scheduler cannot be built, or its files cannot be read.
 pub fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Result<()> {
     let progress = Bar::new();
     prepared.peers = prepared.lab.peers(names, &progress)?;
@@ -156,7 +163,10 @@ pub fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Gets what a guest needs; `host` is the scenario's, for what the user does not say.
+/// Prepares a guest, and fetches what it lacks; `host` is the scenario's, for what the user does not specify.
+///
+/// # Errors
+/// Where the user's arguments are wrong, a package cannot be fetched, or a file for the guest cannot be read.
 pub fn prepare(
     guest: &Guest,
     clock: LabClock,
@@ -196,11 +206,11 @@ pub fn prepare(
     })
 }
 
-/// CPUs, sockets and CPUs of each core.
+/// The guest's CPUs, sockets and CPUs of each core.
 fn shape(guest: &Guest, host: Option<&HostSpec>) -> anyhow::Result<(u32, u32, u32)> {
     let spec = host.and_then(|host| host.topology);
     let cpus = host.map(|host| host.topology().cpus.len() as u32);
-    // A number of CPUs alone does not say how the scenario's would be spread.
+    // Where the user gives a number of CPUs, the scenario's topology does not say how to spread them.
     let spec = spec.filter(|_| guest.cpus.is_none());
     let cpus = guest.cpus.or(cpus).unwrap_or(8);
     let sockets = guest.sockets.or(spec.map(|s| s.sockets)).unwrap_or(1);
@@ -215,7 +225,7 @@ fn shape(guest: &Guest, host: Option<&HostSpec>) -> anyhow::Result<(u32, u32, u3
     Ok((cpus, sockets, smt))
 }
 
-/// The clock asked for, or the usual one as far as the kernel runs on it.
+/// The clock that the user asked for, or the usual one where the kernel runs on it.
 fn clock_for(
     kernel: &Kernel,
     asked: Option<LabClock>,
@@ -240,9 +250,9 @@ fn clock_for(
     }
 }
 
-/// What the guest's command says, to the stream it said it to.
+/// Passes the guest's output on to our stream of the same kind.
 fn pass_on(stream: Stream, bytes: &[u8]) {
-    // A closed stream of ours must not end the guest: its files still come back.
+    // A closed stream of ours must not end the guest, as its files still come back.
     let _ = match stream {
         Stream::Stdout => io::stdout()
             .write_all(bytes)
@@ -251,7 +261,7 @@ fn pass_on(stream: Stream, bytes: &[u8]) {
     };
 }
 
-/// Downloads on stderr: a bar on a terminal, plain lines elsewhere.
+/// Progress on stderr: a bar on a terminal, plain lines elsewhere.
 struct Bar {
     bar: Option<ProgressBar>,
     last: RefCell<String>,
@@ -297,7 +307,7 @@ impl Progress for Bar {
 
     fn percent(&self, percent: f64) {
         if let Some(bar) = &self.bar {
-            // Nothing is lost: a bar has 28 characters.
+            // Whole percents are enough for a bar of 28 characters.
             bar.set_position(percent.clamp(0.0, 100.0) as u64);
         }
     }

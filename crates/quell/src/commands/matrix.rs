@@ -1,15 +1,15 @@
-//! `quell status --matrix`: who made whom wait, and how much.
+//! `quell status --matrix`: for each tenant, which tenants made it wait, and how long.
 
 use crate::table;
 use quell_agent::wire::{Matrix, MatrixPart};
 use quell_model::{TenantName, WaitBreakdown};
 use std::collections::BTreeMap;
 
-/// Tenants that get a column of their own; the rest share one.
+/// How many tenants have a column of their own; the rest share one.
 pub const MOST_COLUMNS: usize = 8;
 
-/// The window as a table: rows waited, columns had the CPU meanwhile. `most` tenants, those that
-/// made others wait longest, have columns of their own.
+/// The window as a table: rows waited, columns had the CPU meanwhile. The `most` tenants that made others
+/// wait longest have columns of their own.
 pub fn render(matrix: &Matrix, most: usize) -> String {
     let part = &matrix.window;
     if part.rows.is_empty() {

@@ -32,14 +32,17 @@ pub fn init_warnings() {
     crate::log::init_warnings();
 }
 
-/// Does what the user asked for, and says what to exit with.
+/// Executes a command, and gives the exit code.
+///
+/// # Errors
+/// Where the command failed; [`is_users`] says whether the user's input is at fault.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
-    // A service says more, and how.
+    // The agent sets up its own log, with the user's level and format.
     if !matches!(command, Command::Run(_)) {
         init_warnings();
     }
     let done = match command {
-        // These can end as something else did, or say no.
+        // These commands have exit codes of their own: another program's, or that of a no.
         Command::Admit(args) => return admit::admit(&args),
         Command::Lab(lab) => return lab::lab(&lab),
         Command::Record(args) => return record::record(&args),
@@ -63,12 +66,12 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Something about the user's input that is wrong and is no other type's to say.
+/// A mistake in the user's input for which no other type of error exists.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InputError(pub String);
 
-/// A file that the user names.
+/// The text of a file that the user names.
 fn read_input(file: &Path) -> Result<String, InputError> {
     std::fs::read_to_string(file).map_err(|e| InputError(format!("{}: {e}", file.display())))
 }
@@ -88,7 +91,7 @@ pub fn is_users(e: &anyhow::Error) -> bool {
                 .is_some_and(LabError::is_users)
             || matches!(
                 cause.downcast_ref::<ClientError>(),
-                // What the agent was asked for does not exist.
+                // The agent has nothing of the name that the user gave.
                 Some(ClientError::Refused {
                     status: 400..=499,
                     ..

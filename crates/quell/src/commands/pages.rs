@@ -8,6 +8,9 @@ use std::io::Write;
 use std::path::Path;
 
 /// Writes completions for a shell to stdout.
+///
+/// # Errors
+/// Where stdout cannot be written.
 pub fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "quell", &mut script);
@@ -16,6 +19,9 @@ pub fn completion(shell: Shell) -> anyhow::Result<()> {
 }
 
 /// Writes `quell.1` and a page for each subcommand.
+///
+/// # Errors
+/// Where the folder or a file in it cannot be written.
 pub fn man(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     clap_mangen::generate_to(Cli::command(), folder).with_context(|| folder.display().to_string())

@@ -9,7 +9,10 @@ use quell_linux::observe::Preference;
 use quell_model::Effect;
 use std::time::Duration;
 
-/// Runs the trial, and shows what it came to.
+/// Runs the trial, and shows its result.
+///
+/// # Errors
+/// Where a result cannot be written, or the agent cannot start or fails.
 pub fn prove(args: &Prove) -> anyhow::Result<()> {
     for file in args.json.iter().chain(&args.report) {
         writable(file)?;

@@ -1,4 +1,4 @@
-//! `quell record`: a trace of this host, and who waited in it.
+//! `quell record`: a trace of this host, and how long each process waited in it.
 
 use super::{InputError, bench::writable};
 use crate::cli::Record;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a command that is told to end may take.
+/// How long a command may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Processes in the summary's table.
+/// How many processes the summary's table has.
 const SHOWN: usize = 12;
 
 /// The summary, as `--json` writes it.
@@ -37,7 +37,7 @@ struct Summary {
     seconds: f64,
     cpus: u64,
     events: u64,
-    /// Events that found no room.
+    /// Events for which the buffers had no room.
     lost: u64,
     gaps: Gaps,
     threads: usize,
@@ -46,7 +46,7 @@ struct Summary {
     processes: Vec<Process>,
 }
 
-/// What the trace does not tell.
+/// Gaps in the trace.
 #[derive(Serialize)]
 struct Gaps {
     lost_places: u64,
@@ -55,12 +55,12 @@ struct Gaps {
     unattributed_ms: f64,
 }
 
-/// What recording took, in percent of one CPU.
+/// The CPU time that recording took, in percent of one CPU.
 #[derive(Serialize)]
 struct Cost {
     pid: u32,
     user_space_percent: f64,
-    /// The BPF programs', on all CPUs together.
+    /// CPU time of the BPF programs, on all CPUs together.
     kernel_percent: f64,
 }
 
@@ -88,6 +88,9 @@ struct Delay {
 }
 
 /// Records, and prints the summary.
+///
+/// # Errors
+/// Where the trace cannot be written or read, BPF cannot load, or the command cannot be run.
 pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     writable(&args.out)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -96,7 +99,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     }
 
     let recorder = Recorder::start(args.buffer << 10)?;
-    // Beside its place, so that it can take it at once; there for the user if this ends early.
+    // Beside the trace's place, so that a rename puts it there; it stays for the user if this ends early.
     let folder = match args.out.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -114,7 +117,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let recorded = run(args, recorder, partial.as_file(), &stop);
     let (totals, status) = match recorded {
         Ok(recorded) => recorded,
-        // It did not begin.
+        // The recording did not begin.
         Err(error) if super::is_users(&error) => return Err(error),
         Err(error) => {
             let place = partial.into_temp_path().keep()?;
@@ -149,7 +152,8 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     Ok(exit_code(status))
 }
 
-/// Records until it is time to end; how the command ended by itself, where there is one and it did.
+/// Records until it is time to end; gives the command's exit status too, if there is one and it ended by
+/// itself.
 fn run(
     args: &Record,
     mut recorder: Recorder,
@@ -158,9 +162,9 @@ fn run(
 ) -> anyhow::Result<(Totals, Option<ExitStatus>)> {
     let mut writer = Writer::new(file, &recorder.system()?)?;
     let mut command = Running::start(&args.command)?;
-    // Not on stdout, which is the summary's; and a closed stderr is no reason to end.
+    // On stderr, as stdout is for the summary; a closed stderr is no reason to end.
     let _ = writeln!(io::stderr(), "{}", begun(args));
-    // Not before: the command would inherit it.
+    // After the command's start, as the command would inherit the priority.
     hurry();
     let began = Instant::now();
     let limit = args.seconds.map(Duration::from_secs_f64);
@@ -180,7 +184,7 @@ fn run(
     Ok((totals, status))
 }
 
-/// That it records, and how to end it.
+/// The message that the recording has begun, and how to end it.
 fn begun(args: &Record) -> String {
     let seconds = args.seconds.map(|seconds| format!("for {seconds} s"));
     let command = args.command.first().map(|program| {
@@ -224,7 +228,7 @@ impl Drop for Running {
         let Some(child) = &mut self.0 else { return };
         let asked = Instant::now();
         if matches!(child.try_wait(), Ok(None)) {
-            // Not waited for, so that the id is still its own.
+            // The child has not been waited for, so the id is still its own.
             let _ = kill(UnixPid::from_raw(child.id() as i32), Signal::SIGTERM);
         }
         while matches!(child.try_wait(), Ok(None)) && asked.elapsed() < GRACE {
@@ -239,7 +243,7 @@ fn exit_code(status: Option<ExitStatus>) -> ExitCode {
     let Some(status) = status else {
         return ExitCode::SUCCESS;
     };
-    // As shells say it.
+    // As shells do: 128 plus the signal's number.
     let code = status.code().or(status.signal().map(|s| 128 + s));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

@@ -1,4 +1,4 @@
-//! `quell replay`: what a trace's threads would have waited under other schedulers.
+//! `quell replay`: how long a trace's threads would have waited under other schedulers.
 
 use super::InputError;
 use super::bench::{print, writable};
@@ -8,10 +8,13 @@ use anyhow::Context;
 use quell_bench::replay::{Replayed, Times, replay as run, sides};
 use quell_model::shown;
 
-/// Processes in the table where none is named.
+/// How many processes the table has where the user names none.
 const SHOWN: usize = 8;
 
-/// Replays, and prints what each process had and would have had.
+/// Replays a trace, and prints each process's figures as recorded and under each side.
+///
+/// # Errors
+/// Where the user's arguments are wrong, the trace cannot be read, or the result cannot be written.
 pub fn replay(args: &Replay) -> anyhow::Result<()> {
     let sides = sides(&args.policy).context("`--policy`")?;
     if let Some(json) = &args.json {
@@ -19,7 +22,7 @@ pub fn replay(args: &Replay) -> anyhow::Result<()> {
     }
     let mut replayed = run(&args.trace, &sides, args.cpus)?;
     if let Some(name) = &args.process {
-        // By its name, or as the table shows it.
+        // By the process's name, or by the name as the table shows it.
         let called = |it: &str| it == name || shown(it) == *name;
         replayed.processes.retain(|process| called(&process.name));
         if replayed.processes.is_empty() {

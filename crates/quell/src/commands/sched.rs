@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often signals and the scheduler's end are looked for.
+/// The period at which signals and the scheduler's end are looked for.
 const POLL: Duration = Duration::from_millis(100);
 
 /// One line of `--json`.
@@ -24,7 +24,10 @@ struct Line {
     exit: Option<Exit>,
 }
 
-/// Loads the scheduler and prints what it does until SIGINT, SIGTERM, or its end.
+/// Loads the scheduler and prints its statistics until SIGINT, SIGTERM, or its end.
+///
+/// # Errors
+/// Where the scheduler cannot be loaded, the kernel ends it with an error, or stdout cannot be written.
 pub fn sched(args: &Sched) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -83,7 +86,7 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
     }
 }
 
-/// What happened since `before`, in a line.
+/// The statistics since `before`, in a line.
 fn text(now: &CpuStats, before: &CpuStats) -> String {
     let runs = now.runs - before.runs;
     let mean = (now.wait_ns - before.wait_ns) / runs.max(1);
@@ -100,7 +103,7 @@ fn text(now: &CpuStats, before: &CpuStats) -> String {
     )
 }
 
-/// A line on stdout. Who reads may have left; the scheduler goes on all the same.
+/// Prints a line to stdout. A reader that has closed the pipe does not end the scheduler.
 fn say(line: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("stdout"),

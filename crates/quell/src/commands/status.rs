@@ -12,10 +12,13 @@ use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf, 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// So many virtual machines are said what the host would be without.
+/// For how many virtual machines the host without them is described.
 const WHAT_IF_MOST: usize = 5;
 
-/// Shows the agent and its tenants, or who made whom wait.
+/// Shows the agent and its tenants, or which tenants made each other wait.
+///
+/// # Errors
+/// Where the agent does not answer, or stdout cannot be written.
 pub fn status(args: &cli::Status) -> anyhow::Result<()> {
     let client = Client::new(&args.socket.socket);
     let text = if args.matrix {
@@ -141,7 +144,7 @@ pub fn head(status: &Status) -> String {
     text
 }
 
-/// What became of a tenant's wish for promised CPU time.
+/// The state of a tenant's request for promised CPU time.
 pub fn promised(promise: &Promise) -> String {
     let on = |cpus: &[CpuId]| {
         let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
@@ -162,7 +165,7 @@ pub fn promised(promise: &Promise) -> String {
     }
 }
 
-/// Where a virtual machine's virtual CPUs are; online: as many as its guest says that it has.
+/// The CPUs of a virtual machine's vCPUs; `online` is how many vCPUs its guest reports as online.
 pub fn grouped(group: &GroupPlan, online: Option<u32>) -> String {
     let told = |wanted: u32| match online {
         None => format!("{wanted} virtual CPUs to be online, but its guest does not say"),
@@ -186,7 +189,7 @@ pub fn grouped(group: &GroupPlan, online: Option<u32>) -> String {
     }
 }
 
-/// The host's pools and what they mean for who places virtual machines.
+/// The host's pools, and their verdict for a placement service.
 fn divided(pools: &PoolsPlan) -> String {
     let cpus = |cpus: &CpuSet| match cpus.is_empty() {
         true => "none".to_string(),
@@ -218,7 +221,7 @@ fn divided(pools: &PoolsPlan) -> String {
     text
 }
 
-/// What a virtual machine's leaving would do.
+/// The effect that a virtual machine's leaving would have.
 fn without(it: &WhatIf) -> String {
     let lacking = match it.lacking {
         0 => String::new(),

@@ -10,16 +10,16 @@ use quell_agent::client::Client;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
-/// Between two drawings.
+/// The time between two drawings.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The terminal as a full screen without echo; dropping it gives it back.
+/// The terminal as a full screen without echo; dropping this restores the terminal.
 struct Screen;
 
 impl Screen {
     fn take() -> anyhow::Result<Screen> {
         terminal::enable_raw_mode()?;
-        // From here on dropping undoes it.
+        // From here on, dropping `screen` restores the terminal.
         let screen = Screen;
         execute!(stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
         Ok(screen)
@@ -46,20 +46,23 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nothing can be done where the terminal is gone.
+        // Where the terminal is gone, nothing can be restored.
         let _ = execute!(stdout(), cursor::Show, terminal::LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
     }
 }
 
 /// Redraws until the user quits.
+///
+/// # Errors
+/// Where stdout is no terminal, the agent does not answer at the start, or the terminal fails.
 pub fn top(args: &cli::Top) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         let message = "top needs a terminal; `quell status` writes the same once";
         return Err(InputError(message.to_string()).into());
     }
     let client = Client::new(&args.socket.socket);
-    // An agent that does not run is said before the screen is taken.
+    // Fails before the screen is taken where no agent runs.
     client.status_over(args.window.window)?;
     let screen = Screen::take()?;
     let mut show_matrix = false;

@@ -1,7 +1,7 @@
 //! `quell bench --on vm`: the same benchmark, by the same program, in a guest of the kernel lab.
 //!
-//! All sides are measured in one boot. The guest sends back its result; what is shown and written is
-//! made from that.
+//! All sides are measured in one boot. The guest sends back its result, from which the table and the reports
+//! are made.
 
 use super::InputError;
 use super::bench::Job;
@@ -23,6 +23,9 @@ use std::sync::atomic::AtomicBool;
 const FOLDER: &str = "/lab/scenario";
 
 /// Measures a scenario in a guest.
+///
+/// # Errors
+/// Where the user's arguments are wrong, the guest cannot be prepared, or its run failed.
 pub fn bench(job: &Job, guest: &Guest, interrupt: &AtomicBool) -> anyhow::Result<BenchResult> {
     let mut prepared = lab::prepare(guest, LabClock::Virtual, job.scenario.host.as_ref())?;
     prepared.boot.seed = job.measure.seed;
@@ -41,7 +44,10 @@ pub fn bench(job: &Job, guest: &Guest, interrupt: &AtomicBool) -> anyhow::Result
     Ok(result)
 }
 
-/// Runs a command in a guest that has all it needs, and takes the result that it writes (see [`command`]).
+/// Runs a command in a prepared guest, and takes the result that the command writes (see [`command`]).
+///
+/// # Errors
+/// Where the guest did not get to its command's end, or the command failed or wrote no result.
 pub fn run<T: DeserializeOwned>(
     mut prepared: Prepared,
     command: &[String],
@@ -58,7 +64,7 @@ pub fn run<T: DeserializeOwned>(
     } = prepared;
     let folder = tempfile::tempdir()?;
     let out = Some(folder.path());
-    // The table is made here, from the guest's result; its progress is shown as it comes.
+    // The table is made here from the guest's result; the guest's progress is shown as it comes.
     let say = |stream, bytes: &[u8]| {
         if stream == Stream::Stderr {
             let _ = io::stderr().write_all(bytes);
@@ -118,6 +124,9 @@ fn bring_programs(prepared: &mut Prepared, scenario: &Scenario) -> anyhow::Resul
 }
 
 /// Puts the sides' schedulers into the guest.
+///
+/// # Errors
+/// Where the guest's kernel has no sched_ext, or a scheduler cannot be built or found.
 pub fn bring_schedulers(prepared: &mut Prepared, sides: &[Side]) -> anyhow::Result<()> {
     let names: Vec<&str> = sides
         .iter()
@@ -153,7 +162,7 @@ fn program(app: &App) -> &'static str {
     }
 }
 
-/// The guest's command: the words, and what is measured and how.
+/// The guest's command: these words, then the options for the sides and the measurement.
 pub fn command(words: &[&str], sides: &[Side], measure: &Measure) -> Vec<String> {
     let sides: Vec<String> = sides.iter().map(Side::argument).collect();
     let mut words = [words, &["--on", "host", "--policy"]].concat();

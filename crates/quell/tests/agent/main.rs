@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 /// Set in the environment of a tenant's process: how many of its threads spin.
 const TENANT: &str = "QUELL_TEST_TENANT_SPINNERS";
 
-/// How long something may take that normally takes a second or two.
+/// The longest wait for a condition that normally holds within a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Not a test: in a process started by [`Tenant::start`] it is the tenant, with spinning threads and
-/// sleeping ones that wake often, until its standard input closes.
+/// Not a test: in a process started by [`Tenant::start`] this is the tenant, with threads that spin and
+/// threads that sleep and wake often, until its standard input closes.
 #[test]
 fn tenant_process() {
     let Ok(spinners) = std::env::var(TENANT) else {
@@ -41,7 +41,7 @@ fn tenant_process() {
     }
     for nice in 0..3 {
         std::thread::spawn(move || {
-            // Nice values of their own, so that a default is not mistaken for what was.
+            // Each thread has its own nice value, so that a default is not mistaken for the old value.
             let tid = nix::unistd::gettid().as_raw() as u32;
             // SAFETY: a plain system call on the calling thread; no memory is passed.
             let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, nice) };
@@ -79,14 +79,14 @@ impl Tenant {
             .spawn()
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
-        // The test harness may have written before it on the same line.
+        // The test harness may have written on the same line before.
         assert!(
             out.lines()
                 .map_while(Result::ok)
                 .any(|line| line.ends_with("ready"))
         );
         let tenant = Tenant { child };
-        // All sleepers have theirs, in whatever order they came to it.
+        // All sleepers have their nice values, in whatever order they started.
         let start = Instant::now();
         let has = |nice: i64| settings(&[&tenant]).values().any(|it| it.0 == nice);
         while !(has(1) && has(2)) {
@@ -112,7 +112,7 @@ impl Drop for Tenant {
     }
 }
 
-/// What Quell may change of a thread: nice, slice, affinity.
+/// The settings of a thread that Quell may change: nice, slice, affinity.
 type Settings = BTreeMap<u32, (i64, u64, String)>;
 
 fn settings(tenants: &[&Tenant]) -> Settings {
@@ -192,7 +192,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes have been killed; the kernel may need a moment to notice.
+        // The cgroup's processes have been killed; the kernel may need a moment to remove them.
         for _ in 0..100 {
             if fs::remove_dir(&self.path).is_ok() {
                 return;
@@ -268,7 +268,7 @@ impl Agent {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Its exit code, `None` if a signal ended it, and its log.
+    /// The agent's exit code, `None` if a signal ended it, and its log.
     fn ended(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
@@ -282,7 +282,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // A failed test: give it the chance to put everything back.
+            // A failed test: the agent gets the chance to put everything back.
             self.signal(Signal::SIGTERM);
             std::thread::sleep(Duration::from_secs(1));
             let _ = self.child.kill();
@@ -313,7 +313,7 @@ fn cpus() -> u32 {
 /// Two tenants that want more than this machine has, and a configuration that selects them.
 struct Scene {
     dir: tempfile::TempDir,
-    // Before the cgroup: it can only be removed once they are gone.
+    // Dropped before the cgroup, which can only be removed once its processes are gone.
     tenants: [Tenant; 2],
     cgroup: Result<Cgroup, String>,
 }
@@ -518,7 +518,7 @@ fn reloads_do_not_add_up() {
     let tenant = Tenant::start(1);
     let before = settings(&[&tenant]);
     let dir = tempfile::tempdir().unwrap();
-    // Weights among a batch tenant's threads stay, so that its nice values show the tenant's only.
+    // Weights among a batch tenant's threads stay, so that their nice values show the tenant's weight only.
     let config = format!(
         "[agent]\nperiod_ms = 40\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\nweight = 200\npid = [{}]\n",
         tenant.pid()
@@ -549,7 +549,7 @@ fn the_service_manager_is_told_ready_alive_and_stopping() {
     fs::write(dir.path().join("quell.toml"), "").unwrap();
     let manager = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    // As systemd sets them for the main process.
+    // The variables that systemd sets for the main process.
     let mut child = Command::new("sh")
         .args([
             "-c",

@@ -1,5 +1,5 @@
-//! What the agent tells is true when it tells it: time adds up, and each cause is told apart. All observe
-//! only.
+//! The agent's answers are true when it gives them: times add up, and causes are told apart. All these agents
+//! observe only.
 
 use super::*;
 use quell_agent::wire::{Matrix, TenantStatus};
@@ -58,7 +58,7 @@ fn remarks(agent: &Agent, name: &str) -> Vec<String> {
     tenant(&status, name).remarks.clone()
 }
 
-/// What the kernel counts as run by a process's first thread, in ns.
+/// The CPU time of a process's first thread as the kernel counts it, in ns.
 fn ran_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
     text.split_whitespace().next().unwrap().parse().unwrap()
@@ -108,7 +108,7 @@ fn a_thread_that_is_hardly_served_is_ready_all_the_while() {
         // One thread does not wait for itself.
         assert!(waits.own_ns < matrix.window.length_ns / 50, "{waits:?}");
     }
-    // So says the kernel.
+    // The kernel's count agrees.
     let ran = (ran_ns(starved.pid()) - before) as f64;
     assert!(ran < 0.15 * start.elapsed().as_nanos() as f64, "{ran} ns");
     agent.signal(Signal::SIGTERM);
@@ -141,7 +141,7 @@ fn a_limit_is_no_interference() {
         return quell_testkit::skip!(Bpf, "only BPF sees limits");
     }
     let (ready, stopped) = (lim.ready_percent.unwrap(), lim.throttled_percent.unwrap());
-    // On a machine that is busy otherwise some of the rest it waits for others.
+    // On a machine with other work the tenant waits for others for some of the rest.
     assert!(
         stopped > 30.0 && (90.0..103.0).contains(&(lim.run_percent + ready + stopped)),
         "{lim:?}"
@@ -157,7 +157,7 @@ fn a_limit_is_no_interference() {
         std::thread::sleep(Duration::from_millis(200));
     };
     assert!(explained.contains("limited to 0.02 CPUs"), "{explained}");
-    // What it deserves is what the limit allows, not the CPU that it would use.
+    // The tenant deserves what its limit allows, not the CPU time that it would use.
     let deserved = explained.split("deserved ").nth(1).unwrap();
     let deserved: f64 = deserved.split(',').next().unwrap().parse().unwrap();
     let received = explained.split("received ").nth(1).unwrap();

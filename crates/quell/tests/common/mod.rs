@@ -1,4 +1,4 @@
-//! What the tests in the lab's guest share.
+//! Parts that the tests in the lab's guest share.
 
 use quell_lab::{KernelChoice, Lab};
 

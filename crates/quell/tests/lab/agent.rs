@@ -121,8 +121,8 @@ agent fifth --source procfs; wait $agent; echo "occupied: $?"; kill -INT $other;
 kill $a $b $c $d
 "#;
 
-/// Two CPUs: one is promised to `a`, which always needs its worst case there, so that nothing of it is left
-/// for `b`'s budget.
+/// Two CPUs: one is promised to `a`, which always needs its worst case there, so that nothing of this CPU is
+/// left for `b`'s budget.
 const PROMISES: &str = r#"
 state() { cat /sys/kernel/sched_ext/state; }
 spin() { sh -c 'while :; do :; done' & }
@@ -180,9 +180,9 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); a on $(cpus $a)"
 kill $a $b $c
 "#;
 
-/// One tenant with a promise on each CPU. The file is read anew: another tenant comes, `b` wants too much,
-/// `a` goes and `b` wants more, and the scheduler changes its options. With the BPF monitor, which stays for
-/// all of it.
+/// One tenant with a promise on each CPU. The configuration is reloaded several times: another tenant comes,
+/// `b` wants too much, `a` goes and `b` wants more, and the scheduler changes its options. The BPF monitor
+/// stays through all of them.
 const RELOADS: &str = r#"
 state() { cat /sys/kernel/sched_ext/state; }
 loads() { cat /sys/kernel/sched_ext/enable_seq; }
@@ -219,7 +219,8 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); b on $(cpus $b)"
 kill $a $b $c
 "#;
 
-/// Runs a script in a guest of two CPUs: what it wrote and said; `None` where there is no lab.
+/// Runs a script in a guest of two CPUs; gives the folder of its files and its output, `None` where there is
+/// no lab.
 fn in_guest(script: &[&str]) -> Option<(tempfile::TempDir, String)> {
     if !common::lab_is_ready() {
         return None;
@@ -268,7 +269,7 @@ fn the_agent_promises_cpu_time() {
     let status = json(folder.path(), "status.json");
     assert_eq!(status["tenants"][1]["promise"]["state"], "kept");
     assert_eq!(status["tenants"][2]["promise"], Value::Null);
-    // One more would fit beside `a`, the other nowhere.
+    // One of the tenants would fit beside `a`, the other nowhere.
     let admit = json(folder.path(), "admit.json");
     let tenants = admit["tenants"].as_array().unwrap();
     let of = |name: &str| tenants.iter().find(|it| it["tenant"] == name).unwrap();
@@ -328,7 +329,7 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         (&loaded["backend"], &loaded["backend_reason"]),
         (&"sched_ext".into(), &Value::Null)
     );
-    // The scheduler counts in the place of the monitor's trace points, after its end they do again: the busy
+    // The scheduler counts in place of the monitor's trace points, which count again after its end: the busy
     // process always runs or waits.
     for name in ["loaded", "thrown_out", "again"] {
         let tenant = &status(name)["tenants"][0];
@@ -341,7 +342,7 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         (&loaded["source"], &loaded["fallback_reason"]),
         (&"bpf".into(), &Value::Null)
     );
-    // What nobody lived to see counts.
+    // CPU time of processes that ended before the agent saw them counts too.
     let used = spent(folder.path(), "used_before", "used_after");
     let (due, rate) = (used[0] / 20_000.0, used[1] / 2.0);
     let churn = status("churn");
@@ -362,12 +363,12 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         "{again}"
     );
     assert_eq!(status("next")["backend"], "sched_ext");
-    // Each of the four got CPU time from the kernel's own scheduler.
+    // Each of the four processes got CPU time from the kernel's own scheduler.
     let killed = spent(folder.path(), "killed_before_ns", "killed_after_ns");
     assert!(killed.iter().all(|ns| *ns > 0.0), "{killed:?}");
 }
 
-/// What was spent in between, in ns.
+/// The CPU times between two readings, in ns.
 fn spent(folder: &Path, before: &str, after: &str) -> Vec<f64> {
     let ns = |name: &str| -> Vec<u64> {
         let text = std::fs::read_to_string(folder.join(name)).unwrap();

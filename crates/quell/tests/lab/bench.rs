@@ -88,7 +88,7 @@ count = 3
 program = [{ help = "parts" }]
 "#;
 
-/// What a short request takes by itself, in ms.
+/// How long a short request takes by itself, in ms.
 const SHORT_MS: f64 = 2.0;
 
 fn bench(folder: &Path, on: &str, scenario: &str, sides: &str, json: &str) -> String {
@@ -125,7 +125,7 @@ fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
         (&4.into(), &4.into())
     );
     assert_eq!(result["complete"], true);
-    // The second side's agent ran, and what it cost is of the guest's time.
+    // The second side's agent ran, and its cost is in the guest's time.
     assert!(
         result["agent"]["cpu_percent"].as_f64().unwrap() > 0.0,
         "{first}"
@@ -143,7 +143,7 @@ fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
     assert!(first == second, "first difference: {differing:?}");
 }
 
-/// In the guest: threads that sleep for 5 to 125 us each, and what time it was after each time.
+/// In the guest: threads that sleep for 5 to 125 us each, and the time after each sleep.
 #[test]
 #[ignore = "part of the next test"]
 fn naps() {
@@ -163,8 +163,8 @@ fn naps() {
     }
 }
 
-/// Timers much closer to each other than CPUs take turns at being emulated: when each goes off must not
-/// depend on when this machine gets to it.
+/// Timers that are much closer to each other than the turns in which CPUs are emulated: when each goes off
+/// must not depend on when this machine emulates its CPU.
 #[test]
 fn timers_go_off_at_the_same_time_in_each_guest() {
     if !common::lab_is_ready() {
@@ -193,7 +193,7 @@ fn timers_go_off_at_the_same_time_in_each_guest() {
         let seen = seen.map(str::to_string).collect::<Vec<_>>();
         (seen, String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // At once, so that each has of this machine's CPUs what the others leave it.
+    // All guests run at once, so that each has the time that the others leave on this machine's CPUs.
     let seen = thread::scope(|scope| {
         [(); 3]
             .map(|()| scope.spawn(guest))
@@ -208,7 +208,8 @@ fn timers_go_off_at_the_same_time_in_each_guest() {
     assert!(others.iter().all(|it| it.0 == *first), "{seen:?}");
 }
 
-/// Means of the short and the long requests' latencies, told apart and not, in milliseconds.
+/// Means of the short and the long requests' latencies, with requests told apart and without, in
+/// milliseconds.
 fn short_beside_wide(on: &str, seconds: u32, pairs: u32) -> [[f64; 2]; 2] {
     let folder = tempfile::tempdir().unwrap();
     let scenario = SHORT_BESIDE_WIDE.replace("SECONDS", &seconds.to_string());
@@ -230,8 +231,9 @@ fn short_beside_wide(on: &str, seconds: u32, pairs: u32) -> [[f64; 2]; 2] {
     means
 }
 
-/// A short request hardly waits for long ones (where requests are not told apart neither: its threads run for
-/// short, and theirs for long): here the kernel is real, and the next test tells how much it is.
+/// A short request hardly waits for long ones. Without telling requests apart it hardly waits either, because
+/// its threads run briefly and those of long requests do not. Here the kernel is real; the next test measures
+/// how much a short request gains.
 #[test]
 fn short_requests_go_before_long_ones() {
     if !common::lab_is_ready() {
@@ -249,7 +251,7 @@ fn short_requests_go_before_long_ones_on_the_simulator() {
     assert!(wide < 1.1 * wide_alike, "{wide_alike} -> {wide}");
 }
 
-/// Whoever ends the lab by a signal has nothing to clean up.
+/// A user who ends the lab by a signal has nothing to clean up.
 #[test]
 fn a_run_that_is_ended_leaves_nothing() {
     if !common::lab_is_ready() {
@@ -275,7 +277,7 @@ fn a_run_that_is_ended_leaves_nothing() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert!(!run.wait().unwrap().success());
     for child in children {
-        // Gone, or only not waited for yet by whoever inherited it.
+        // The process is gone, or is a zombie that its new parent has not waited for yet.
         let there = || {
             std::fs::read_to_string(format!("/proc/{child}/stat"))
                 .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap().starts_with('Z'))
@@ -291,7 +293,7 @@ fn a_run_that_is_ended_leaves_nothing() {
 }
 
 /// Nested cgroups and threads' CPUs, made in the guest's cgroup v2, and on the simulator: each thread gets
-/// the same.
+/// the same share on both.
 #[test]
 fn nested_groups_share_in_a_guest_as_on_the_simulator() {
     if !common::lab_is_ready() {

@@ -1,5 +1,5 @@
-//! What the tests with real virtual machines share: an image with the stock guest agent, a QEMU that looks
-//! like one, and the agent.
+//! Parts that the tests with real virtual machines share: an image with the stock guest agent, a QEMU that
+//! looks like an installed one, and the agent.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Emulated CPUs of a loaded machine need longer than it should take.
+/// The longest wait for a condition: emulated CPUs of a loaded machine are much slower than usual.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// It says once a second which of its CPUs are online, the CPU time that it used in all, in 10 ms, and how
-/// often it switched; and does its work, where it was given some.
+/// The guest's init: once a second it prints which of its CPUs are online, the CPU time that it used in all,
+/// in 10 ms, and its context switches; it also runs `/root/work` where the image has that.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /usr/bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /tmp
@@ -43,7 +43,7 @@ fn guest_agent() -> Option<&'static Path> {
     places.into_iter().map(Path::new).find(|it| it.exists())
 }
 
-/// Whether there can be a guest; says why not.
+/// Whether there can be a guest; says why the test is skipped where not.
 pub fn guests_are_ready() -> bool {
     if guest_agent().is_none() {
         quell_testkit::skip!(Apps, "qemu-ga is not installed");
@@ -61,7 +61,7 @@ pub fn guest(lab: &Lab, kernel: &Kernel) -> Image {
     image
 }
 
-/// What a virtual machine is made of.
+/// The parts of a virtual machine.
 pub struct Kit {
     pub kernel: PathBuf,
     pub archive: PathBuf,
@@ -70,7 +70,7 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// With its files in that folder. `None`: this machine lacks what it takes, which is said.
+    /// The parts, with their files in this folder. `None` where this machine lacks one: the test is skipped.
     pub fn find(dir: &Path) -> Option<Kit> {
         if !nix::unistd::geteuid().is_root() {
             quell_testkit::skip!(Root, "takes root");
@@ -84,7 +84,8 @@ impl Kit {
         let qemu = lab.qemu(&Quiet).unwrap();
         let archive = dir.join("image.cpio");
         guest(&lab, &kernel).write(&archive).unwrap();
-        // Where QEMU is not installed it runs by its packages' own loader, and is to be seen as what it is.
+        // A QEMU that is not installed is started by its packages' own loader: the copy is to be recognised
+        // as QEMU.
         let command = qemu.command();
         let program = dir.join("qemu-system-x86_64");
         let installed = which(command.get_program().as_ref());
@@ -102,7 +103,7 @@ impl Kit {
     }
 }
 
-/// A virtual machine's QEMU and what its guest says.
+/// A virtual machine's QEMU and its guest's console.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub pid: u32,
@@ -111,7 +112,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// How many virtual CPUs are online, as the guest says itself.
+    /// How many vCPUs are online, by the guest's own report.
     pub fn online(&self) -> Option<usize> {
         let console = fs::read(&self.console).ok()?;
         let text = String::from_utf8_lossy(&console).into_owned();
@@ -133,7 +134,7 @@ impl Seen {
         }
     }
 
-    /// Its threads' CPUs, by name.
+    /// The CPUs of QEMU's threads, by name and number.
     pub fn cpus(&self) -> BTreeMap<String, CpuSet> {
         let tasks = format!("/proc/{}/task", self.pid);
         let tasks = fs::read_dir(tasks).unwrap().map(|it| it.unwrap());
@@ -148,13 +149,13 @@ impl Seen {
         tasks.filter_map(of).collect()
     }
 
-    /// Whether its emulator has a cpuset of libvirt's.
+    /// Whether the emulator has a cpuset of libvirt's.
     pub fn has_cpuset(&self) -> bool {
         let cpuset = fs::read_to_string(format!("/proc/{}/cpuset", self.pid)).unwrap();
         cpuset.trim_end().ends_with("/emulator")
     }
 
-    /// Where its virtual CPUs are, which are all in one place, and where all else is.
+    /// The CPUs of the vCPUs and those of all other threads; `None` while either differ among themselves.
     pub fn places(&self) -> Option<(CpuSet, CpuSet)> {
         let (vcpus, others): (Vec<_>, Vec<_>) = self
             .cpus()
@@ -182,7 +183,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// With those tenants, and that in its environment.
+    /// Starts the agent with these tenants, and these variables in its environment.
     pub fn start(dir: &Path, tenants: &str, environment: &[(&str, &str)]) -> Agent {
         let config = format!("[agent]\npolicy = [\"pools\"]\nbackend = \"stock\"\n{tenants}");
         fs::write(dir.join("quell.toml"), config).unwrap();
@@ -236,12 +237,12 @@ pub fn status(dir: &Path) -> Status {
     serde_json::from_slice(&answer.stdout).unwrap()
 }
 
-/// Where its virtual CPUs are, and all else of it, once that is apart.
+/// Waits until a machine's vCPUs and its other threads have different CPUs, and gives both.
 pub fn await_places(dir: &Path, machine: &Seen) -> (CpuSet, CpuSet) {
     let start = Instant::now();
     loop {
         let places = machine.places();
-        // Apart, where there are CPUs for that.
+        // Only once they are apart.
         if let Some((vcpus, others)) = places
             .as_ref()
             .filter(|it| it.0.intersection(&it.1).is_empty())
@@ -254,7 +255,7 @@ pub fn await_places(dir: &Path, machine: &Seen) -> (CpuSet, CpuSet) {
     }
 }
 
-/// The first of its threads has other CPUs than before: an adjustment has begun.
+/// Waits until the first of a machine's threads has other CPUs than before: an adjustment has begun.
 pub fn await_change(dir: &Path, machine: &Seen, before: &BTreeMap<String, CpuSet>) {
     let start = Instant::now();
     while machine.cpus() == *before {
@@ -263,7 +264,7 @@ pub fn await_change(dir: &Path, machine: &Seen, before: &BTreeMap<String, CpuSet
     }
 }
 
-/// The agent dies, and `quell restore` puts all back.
+/// Kills the agent, and has `quell restore` put everything back.
 pub fn kill_and_restore(
     dir: &Path,
     mut running: Agent,

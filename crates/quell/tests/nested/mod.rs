@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a script ends with where the guest within ended by itself, which is tried again: emulated
-/// virtualization does that now and then (twice in some forty runs, both beside other work; why is not known,
-/// its console says nothing).
+/// The exit code of a script whose inner guest ended by itself; the script is then tried again. Under
+/// emulated virtualization a guest does so now and then (twice in some forty runs, both beside other work;
+/// the cause is not known, and its console says nothing).
 const ENDED: i32 = 75;
 
 /// Puts the program under test into a guest.
@@ -18,9 +18,9 @@ pub fn bring_quell(image: &mut Image) {
     image.program(quell, Path::new("/usr/bin/quell")).unwrap();
 }
 
-/// Runs a script in a guest of so many CPUs that has quell, qemu, a kernel for others (`/root/vmlinuz`),
-/// KVM's modules (`/root/modules`, to be loaded by the script), and what else it is brought; gives what it
-/// said, at the third try at the latest. `None`: the lab has not been set up, which is said.
+/// Runs a script in a guest that has quell, qemu, a kernel for inner guests (`/root/vmlinuz`), KVM's modules
+/// (`/root/modules`, to be loaded by the script), and the files that `bring` adds. Gives the script's output,
+/// at the third try at the latest; `None` where the lab has not been set up, and the test is skipped.
 pub fn run(
     cpus: u32,
     memory_mib: u32,
@@ -48,7 +48,7 @@ pub fn run(
         cpus,
         memory_mib,
         clock: Clock::Real,
-        // Nested in the machine's own virtualization it would be too much of a good thing.
+        // Three levels of virtualization would be too much.
         kvm: false,
         limit,
         ..Boot::default()

@@ -1,4 +1,4 @@
-//! What is done to the scheduler, in the guest.
+//! Attacks on the scheduler, and its shares and waits under load, in the guest.
 
 use super::load::*;
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether this is the guest; outside nothing must be attacked.
+/// Whether this is the guest; outside it no attack may run.
 pub fn in_guest() -> bool {
     let there = std::env::var_os("QUELL_GUEST").is_some();
     if !there {
@@ -23,18 +23,20 @@ type Attack = fn(&mut Failures, &mut Sched);
 
 /// Longest wait for a CPU, in ms: far from the 20 s after which the kernel would throw the scheduler out.
 const WAIT_MOST: f64 = 2500.0;
-/// The same with some hundred ready threads for each CPU: a thread of usual weight is due 10 ms a second.
+/// Longest wait with some hundred ready threads for each CPU, in ms: a thread of usual weight is due 10 ms a
+/// second.
 const WAIT_MOST_CROWDED: f64 = 6000.0;
-/// And who is due next to nothing waits no longer than 8 s, the second until that is looked for, and its
-/// turn.
+/// Longest wait of a thread that is due next to nothing, in ms: 8 s, the second until starvation is looked
+/// for, and the thread's slice.
 const WAIT_MOST_STARVED: f64 = 11_000.0;
 
-/// Does all that to one scheduler. Goes on after a panic, so that none hides what the next ones find.
+/// Runs these attacks on one scheduler. Goes on after a panic, so that no attack hides what later ones find.
 fn all(options: &[&str], attacks: &[(&str, Attack)]) {
     let mut failures = Failures::new();
     let mut sched = Sched::start(options);
     let mut waited = 0.0;
-    // For trying out some of them: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug,killed ...`.
+    // To try out some of the attacks: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug,killed
+    // ...`.
     let only = std::env::var("QUELL_ATTACK").unwrap_or_default();
     let wanted = |name: &str| only.split(',').any(|part| name.contains(part));
     for (name, attack) in attacks.iter().filter(|(name, _)| wanted(name)) {
@@ -58,7 +60,7 @@ fn all(options: &[&str], attacks: &[(&str, Attack)]) {
     }
     let stats = sched.stop();
     println!("  {stats:.400}");
-    // What loading takes: an emulated CPU does a million of them in 6 s.
+    // The verifier's work when the scheduler loads: an emulated CPU verifies a million instructions in 6 s.
     let verified = stats["verified"].as_f64().unwrap();
     failures.expect("instructions verified", verified, 1e4, 2.5e5);
     failures.end();
@@ -70,9 +72,9 @@ fn cpus() -> usize {
 }
 
 pub struct Failures {
-    /// What does not hold.
+    /// Descriptions of the values that were out of bounds.
     missed: Vec<String>,
-    /// Longest wait for a CPU so far, in ms, that what was done to the scheduler explains.
+    /// Longest wait for a CPU, in ms, that the attacks so far explain.
     wait_most: f64,
 }
 
@@ -84,7 +86,7 @@ impl Failures {
         }
     }
 
-    /// Panics if there are some.
+    /// Panics if there are failures.
     pub fn end(self) {
         assert!(self.missed.is_empty(), "\n{}", self.missed.join("\n"));
     }
@@ -123,7 +125,7 @@ fn shares() {
     );
 }
 
-/// Apart, so that two CPUs emulate both at once: these take as long as the shares.
+/// A test of its own, so that two CPUs emulate both guests at once: this takes as long as the shares.
 #[test]
 #[ignore = "runs in the lab's guest"]
 fn limits_and_small() {
@@ -164,8 +166,8 @@ fn tenants() {
     );
 }
 
-/// Two processes' threads on two CPUs, of which one sleeps a lot: each process gets the time of a CPU (Toward
-/// Accurate Group Scheduling, Fig. 2a).
+/// Two processes' threads on two CPUs, of which one process sleeps a lot: each process gets the time of a CPU
+/// (Toward Accurate Group Scheduling, Fig. 2a).
 fn four_threads(failures: &mut Failures, _: &mut Sched) {
     let groups = [Cgroup::new("p0", 100), Cgroup::new("p1", 100)];
     let counters = shared();
@@ -178,7 +180,7 @@ fn four_threads(failures: &mut Failures, _: &mut Sched) {
         spin(&on(1, 0)),
         periodic(&on(1, 1), 3_000_000, 7_000_000, &counters[0], &counters[1]),
     ];
-    // What is owed from the start decays.
+    // Lag from the start decays.
     sleep_ms(3000);
     let got = sums(&[&p0, &p1], 3000);
     failures.expect("two busy threads", got[0], 0.96, 1.04);
@@ -187,9 +189,8 @@ fn four_threads(failures: &mut Failures, _: &mut Sched) {
     drop(groups);
 }
 
-/// Some hundred processes a second that somebody starts elsewhere, each of which moves into a cgroup of its
-/// own below one of weight 100, and ends after 2 ms: whoever starts them may use the share that it has beside
-/// these.
+/// Some hundred processes a second, started elsewhere, each of which moves into a cgroup of its own below one
+/// of weight 100, and ends after 2 ms. The process that starts them may use its own share beside theirs.
 fn short_lived(failures: &mut Failures, _: &mut Sched) {
     let groups = [Cgroup::new("web", 500), Cgroup::new("jobs", 100)];
     let all = [
@@ -207,7 +208,7 @@ fn short_lived(failures: &mut Failures, _: &mut Sched) {
             ForkResult::Child => {
                 fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
                 burn(2_000_000);
-                // SAFETY: nothing of the process is needed any more.
+                // SAFETY: ends this process; nothing of it is needed any more.
                 unsafe { libc::_exit(0) };
             }
             ForkResult::Parent { child } => {
@@ -253,7 +254,7 @@ fn nice(failures: &mut Failures, _: &mut Sched) {
     failures.expect("the same, nice 5 all", got[0] / got[1], 0.9, 1.1);
     groups = [vec![], vec![]];
     drop(groups);
-    // What they had before, and who comes first, differ from one time to the next.
+    // The threads' CPU time before, and which thread comes first, differ from one time to the next.
     for _ in 0..4 {
         let own_cpu = [
             vec![spin(&How::on(1))],
@@ -301,8 +302,8 @@ fn cgroups(failures: &mut Failures, _: &mut Sched) {
         spinners(4, &How::within(&other.0)),
     ];
     sleep_ms(300);
-    // Long enough that where turns begin and end makes no difference: an eighth of a CPU is some ten of them
-    // a second.
+    // Long enough that the slices at its ends make no difference: an eighth of a CPU is some ten slices a
+    // second.
     let got = sums(&[&loads[0], &loads[1], &loads[2]], 3600);
     failures.expect("nested y : x, 300 : 100", got[1] / got[0], 2.5, 3.5);
     failures.expect(
@@ -325,12 +326,12 @@ fn cgroups(failures: &mut Failures, _: &mut Sched) {
     drop((crowd, few));
 }
 
-/// For how long a cgroup that has used up its limit uses nothing, and one whose threads wait for a turn uses
-/// something.
+/// A time for which a cgroup that has used up its limit uses nothing, and in which a cgroup whose threads
+/// wait for a CPU uses something.
 const USED_UP_MS: u64 = 24;
 
-/// The parts of its limit that a cgroup uses in each of so many periods of 100 ms, from soon after it has
-/// used it up.
+/// The parts of its limit that a cgroup uses in each of `periods` periods of 100 ms, beginning soon after it
+/// has used up the limit.
 fn used_of(quota_ms: u64, group: &Cgroup, periods: u32) -> Vec<f64> {
     let (mut before, mut began, mut same) = (group.used_us(), false, 0);
     while !began || same < USED_UP_MS / 3 {
@@ -356,7 +357,7 @@ fn mean(parts: &[f64]) -> f64 {
     parts.iter().sum::<f64>() / parts.len() as f64
 }
 
-/// So many cgroups in each other, the outermost first.
+/// Cgroups in each other, as many as `levels`, the outermost first.
 fn nested(name: &str, levels: usize, weight: u32) -> Vec<Cgroup> {
     let mut path = name.to_string();
     let mut groups = vec![Cgroup::new(&path, weight)];
@@ -371,7 +372,7 @@ fn leave(mut groups: Vec<Cgroup>) {
     while groups.pop().is_some() {}
 }
 
-/// Weights and limits count at any depth that is followed.
+/// Weights and limits count at any depth that the scheduler supports.
 fn deep(failures: &mut Failures, _: &mut Sched) {
     let shallow = Cgroup::new("shallow", 100);
     let groups = nested("deep", 40, 300);
@@ -396,7 +397,7 @@ fn deep(failures: &mut Failures, _: &mut Sched) {
     leave(groups);
 }
 
-/// What it cannot follow it does not take: it says so, and the kernel's scheduler stays.
+/// Cgroups that are nested too deeply are refused: the scheduler says so, and the kernel's own stays.
 fn too_deep() {
     let groups = nested("pit", 65, 100);
     let ended = Command::new("quell").arg("sched").output().unwrap();
@@ -414,7 +415,8 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     group.limit(1000, 100_000, 0);
     let loads = spinners(20, &How::within(&group.0));
     sleep_ms(500);
-    // Some ms may be owed at either end (20 periods had 0.79, once): of 80 within the bounds.
+    // Some ms may be owed at either end (20 periods had 0.79, once); over 80 periods they are within the
+    // bounds.
     let used = mean(&used_of(1, &group, 80));
     failures.expect("twenty threads, 1 ms of every 100", used, 0.85, 1.15);
     drop(loads);
@@ -428,7 +430,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
         drop(loads);
         reap();
     }
-    // Changed and taken away while threads wait for it.
+    // The limit is changed and removed while threads are throttled by it.
     let loads = spinners(8, &How::within(&group.0));
     sleep_ms(300);
     group.limit(50_000, 100_000, 0);
@@ -443,7 +445,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     failures.expect("taken away", got[0] / got[1], 0.8, 1.25);
     drop((loads, busy));
     reap();
-    // Nothing runs for a while: what was saved up is used at once.
+    // No thread runs for a while: the burst that was saved up is used at once.
     group.limit(10_000, 100_000, 10_000);
     let loads = spinners(2, &How::within(&group.0));
     kill_all(&loads, Signal::SIGSTOP);
@@ -453,12 +455,12 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     sleep_ms(30);
     let burst = (group.used_us() - before) as f64 / 1e3;
     failures.expect("used at once, of 10 and 10 ms", burst, 19.8, 25.0);
-    // What was too much is paid for.
+    // The CPU time beyond the quota is paid back.
     sleep_ms(500);
     failures.expect("and then", mean(&used_of(10, &group, 10)), 0.99, 1.01);
     drop(loads);
     reap();
-    // One in another: the lower limit holds.
+    // A limit within another: the lower one holds.
     let inner = Cgroup::new("other/inner", 100);
     other.limit(20_000, 100_000, 0);
     inner.limit(80_000, 100_000, 0);
@@ -468,7 +470,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     failures.expect("the outer one's 20 ms", used, 0.98, 1.02);
     drop((loads, inner, other, group));
     reap();
-    // Many tight ones.
+    // Many tight limits.
     let many = std::env::var("QUELL_TIGHT").map_or(200, |many| many.parse().unwrap());
     let crowd: Vec<(Cgroup, Load)> = (0..many)
         .map(|number| {
@@ -510,7 +512,7 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
     };
     let groups = [spinners(cpus(), &How::default()), spinners(cpus(), &idle)];
     sleep_ms(300);
-    // With shares of the host there was no turn of theirs in 3 s, once.
+    // With shares of the host their threads did not run in 3 s, once.
     let got = sums(&[&groups[0], &groups[1]], 10_000);
     failures.expect(
         "SCHED_IDLE's share",
@@ -519,23 +521,23 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         0.06,
     );
     drop(groups);
-    // One that never was anything else, alone in the queue of busy ones.
+    // A thread that was SCHED_IDLE from its birth on, alone in the queue of busy threads.
     let busy = spinners(2, &How::on(3));
-    // Each has a CPU by then. What it had of one that idled it would pay for, at a hundredth of a CPU: 50 ms
-    // with 5 s of waiting.
+    // Each busy thread has a CPU by then. Otherwise the new thread would use an idle CPU and pay for that at
+    // a hundredth of a CPU: 50 ms with 5 s of waiting.
     sleep_ms(300);
     set_policy(0, libc::SCHED_IDLE);
     let born = spin(&How::on(3));
     set_policy(0, libc::SCHED_OTHER);
     sleep_ms(300);
     let got = each(&[&busy[0], &busy[1], &born], 10_000);
-    // Cgroup weights, which the kernel tells it by, are at least 1, where the usual one is 100: of two CPUs,
+    // The kernel tells the scheduler a cgroup weight of at least 1, where the usual one is 100: of two CPUs,
     // two of 201.
     failures.expect("of one forked by SCHED_IDLE", got[2], 0.008, 0.03);
     drop((busy, born));
 }
 
-/// The same with shares of the host, where who is due next to nothing waits longer.
+/// [`idle_policy`] with shares of the host, where a thread that is due next to nothing waits longer.
 fn idle_policy_of_the_starved(failures: &mut Failures, sched: &mut Sched) {
     failures.wait_most = WAIT_MOST_STARVED;
     idle_policy(failures, sched);
@@ -554,7 +556,7 @@ fn idle_cgroup(failures: &mut Failures, _: &mut Sched) {
     let got = sums(&[&loads[0], &loads[1]], 2000);
     failures.expect("cpu.idle : busy, 3 : 1024", got[0] / got[1], 0.0, 0.02);
     failures.wait_most = WAIT_MOST_STARVED;
-    // It counts from each thread's next turn on.
+    // The change counts from each thread's next slice on.
     idles(0);
     sleep_ms(9500);
     let got = sums(&[&loads[0], &loads[1]], 1500);
@@ -606,7 +608,7 @@ fn conserving(failures: &mut Failures, _: &mut Sched) {
     failures.expect("idle CPUs beside N spinners and sleepers", idle, 0.0, 0.03);
     drop((loads, sleepers));
     reap();
-    // Alone they leave CPUs idle, and must not wait: each has a CPU.
+    // These threads alone leave CPUs idle, and must not wait: each has a CPU.
     let counters = shared();
     let sleepers: Vec<Load> = (0..cpus())
         .map(|i| {
@@ -659,7 +661,7 @@ fn accounts(failures: &mut Failures, sched: &mut Sched) {
     let mut load = f64::MAX;
     for _ in 0..20 {
         sleep_ms(100);
-        // Who reads is ready itself.
+        // The thread that reads is ready itself.
         load = load.min(sched.stats()["load"].as_f64().unwrap_or(-1.0));
     }
     failures.expect("load while one thread runs", load, 99.0, 101.0);
@@ -669,7 +671,7 @@ fn accounts(failures: &mut Failures, sched: &mut Sched) {
     drop(cgroup);
 }
 
-/// A thread that may use one busy CPU only is served, and as its share is.
+/// A thread that may use one busy CPU only is served according to its share.
 fn pinned(failures: &mut Failures, _: &mut Sched) {
     let counters = shared();
     let crowd = spinners(2 * cpus(), &How::default());
@@ -688,7 +690,7 @@ fn pinned(failures: &mut Failures, _: &mut Sched) {
     drop((crowd, neighbour, short));
 }
 
-/// Real-time threads that take each CPU for a moment, over and over: others' turns end all the same.
+/// Real-time threads take each CPU for a moment, over and over: the slices of other threads end nevertheless.
 fn interrupted(failures: &mut Failures, _: &mut Sched) {
     let counters = shared();
     let interrupting: Vec<Load> = (0..cpus())
@@ -710,17 +712,17 @@ fn interrupted(failures: &mut Failures, _: &mut Sched) {
             })
         })
         .collect();
-    // Until the credit that they began with is spent.
+    // Until the threads' lag from their start is spent.
     sleep_ms(1000);
     counters[2].store(0, Ordering::Relaxed);
     sleep_ms(2000);
     let worst = counters[2].load(Ordering::Relaxed) as f64 / 1e6;
-    // Turns are 20 ms at most, of depleted threads.
+    // Slices of depleted threads are 20 ms at most.
     failures.expect("longest stall between interruptions, ms", worst, 5.0, 120.0);
     drop((interrupting, loads));
 }
 
-/// A thread that a real-time one wakes on its own CPU does not wait for the turn that this interrupted.
+/// A thread that a real-time thread wakes on its own CPU does not wait for the slice that was interrupted.
 fn woken_by_real_time(failures: &mut Failures, _: &mut Sched) {
     let counters = shared();
     let (reader, writer) = nix::unistd::pipe().unwrap();
@@ -739,7 +741,7 @@ fn woken_by_real_time(failures: &mut Failures, _: &mut Sched) {
         burn(1_000_000);
         counters[0].fetch_add(1, Ordering::Relaxed);
     });
-    // Until the credit that they began with is spent.
+    // Until the threads' lag from their start is spent.
     sleep_ms(1000);
     let now = || (times(woken.pid).1, counters[0].load(Ordering::Relaxed));
     let before = now();
@@ -756,13 +758,13 @@ fn restricted(failures: &mut Failures, _: &mut Sched) {
     let free = spinners(2, &How::default());
     sleep_ms(300);
     let got = sums(&[&bound, &free], 1000);
-    // Water-filling: two CPUs for the six, one for each of the others.
+    // Water-filling: two CPUs for the six threads, one for each of the others.
     failures.expect("six on two CPUs", got[0], 1.7, 2.05);
     failures.expect("two on the others", got[1], 1.7, 2.05);
     drop((bound, free));
 }
 
-/// Who forks does not get more for it: one that runs in ever new processes, beside one that just runs.
+/// A program gets no more by forking: one that runs in ever new processes, beside one that just runs.
 fn forks(failures: &mut Failures, _: &mut Sched) {
     let done = shared();
     let here = How::on(1);
@@ -814,7 +816,7 @@ fn faults() {
     );
 }
 
-/// Real-time threads take CPUs for long; ordinary ones go elsewhere.
+/// Real-time threads take CPUs for long; ordinary threads run elsewhere.
 fn real_time(failures: &mut Failures, _: &mut Sched) {
     let counters = shared();
     let fifo = How {
@@ -845,9 +847,9 @@ fn real_time(failures: &mut Failures, _: &mut Sched) {
     drop((rt, sleepers));
 }
 
-/// 10,000 threads at once. They sleep for so long in between that the CPUs can serve them all: where they
-/// cannot, who makes them has a ten-thousandth of these, and comes to no end (nor under EEVDF, with more than
-/// 6,500 of 50 ms).
+/// 10,000 threads at once. They sleep for so long in between that the CPUs can serve them all. Where the CPUs
+/// cannot, the thread that makes them has a ten-thousandth of the CPUs, and does not finish (EEVDF does not
+/// either, with more than 6,500 threads of 50 ms).
 fn storm(_: &mut Failures, _: &mut Sched) {
     let beside = spinners(2, &How::default());
     let go = AtomicBool::new(false);
@@ -942,11 +944,11 @@ fn affinity(_: &mut Failures, _: &mut Sched) {
     drop(loads);
 }
 
-/// Where Debian's package has it.
+/// The place of stress-ng in Debian's package.
 pub const STRESS_NG: &str = "/usr/bin/stress-ng";
 
-/// The kinds of load of stress-ng's that are about scheduling, but for those that run in real-time classes:
-/// these starve others by themselves.
+/// The stressors of stress-ng that are about scheduling, but for those that run in real-time classes, which
+/// starve others by themselves.
 fn stress(failures: &mut Failures, _: &mut Sched) {
     if !Path::new(STRESS_NG).exists() {
         println!("  not there");
@@ -974,7 +976,7 @@ fn stress(failures: &mut Failures, _: &mut Sched) {
     failures.expect("stress-ng's exit status", code, 0.0, 0.0);
 }
 
-/// A loader that does not run is not needed.
+/// The scheduler goes on while its loader is stopped.
 fn stopped(failures: &mut Failures, sched: &mut Sched) {
     kill(sched.pid(), Signal::SIGSTOP).unwrap();
     let groups = [spinners(4, &How::nice(0)), spinners(4, &How::nice(5))];
@@ -991,7 +993,7 @@ fn stopped(failures: &mut Failures, sched: &mut Sched) {
     kill(sched.pid(), Signal::SIGCONT).unwrap();
 }
 
-/// Killed under load: the kernel takes over and no thread is lost.
+/// The loader is killed under load: the kernel takes over and no thread is lost.
 fn killed(failures: &mut Failures, sched: &mut Sched) {
     let counters = shared();
     let spinning = spinners(cpus(), &How::default());
@@ -1018,7 +1020,7 @@ fn killed(failures: &mut Failures, sched: &mut Sched) {
     let lost = (0..8).filter(|i| turns(*i) == before[*i]).count();
     failures.expect("sleepers lost after kill -9", lost as f64, 0.0, 0.0);
     drop((spinning, sleepers));
-    // And it can be loaded again.
+    // The scheduler can be loaded again.
     *sched = Sched::start(&[]);
     sleep_ms(300);
 }

@@ -1,4 +1,4 @@
-//! Load made of forked processes that call nothing but the kernel, and the scheduler under test.
+//! Load of forked processes that call nothing but the kernel, and the scheduler under test.
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -53,7 +53,7 @@ impl Sched {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// What it counted, as of up to 100 ms ago.
+    /// The scheduler's statistics, at most 100 ms old.
     pub fn stats(&self) -> serde_json::Value {
         let text = fs::read_to_string(&self.log).unwrap();
         // The last line may be half written.
@@ -66,7 +66,7 @@ impl Sched {
             })
     }
 
-    /// Ends it in order; it must have been in charge until now. Gives what it counted.
+    /// Ends the scheduler in order, which must have been in charge until now; gives its last statistics.
     pub fn stop(mut self) -> serde_json::Value {
         assert_eq!(state(), "enabled", "thrown out: {}", self.stats());
         kill(self.pid(), Signal::SIGINT).unwrap();
@@ -80,7 +80,7 @@ impl Sched {
 
 impl Drop for Sched {
     fn drop(&mut self) {
-        // Ended already unless the test failed.
+        // The process has ended already unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -99,12 +99,12 @@ pub struct Load {
     pub pid: Pid,
 }
 
-/// Killed, and to be waited for: each needs a CPU for that, so all are killed first.
+/// Processes that were killed and are to be waited for: each needs a CPU to exit, so all are killed first.
 static KILLED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // Not reaped yet, so the id is its own.
+        // The process is not reaped yet, so the id is its own.
         let _ = kill(self.pid, Signal::SIGKILL);
         if let Ok(mut killed) = KILLED.lock() {
             killed.push(self.pid);
@@ -119,11 +119,11 @@ pub fn reap() {
     }
 }
 
-/// How a load's thread is to be scheduled.
+/// The scheduling settings of a load's thread.
 #[derive(Debug, Clone, Default)]
 pub struct How {
     pub nice: i32,
-    /// CPUs, as bits; 0: any.
+    /// The CPUs of its affinity, as bits; 0: any CPU.
     pub cpus: u64,
     pub idle: bool,
     pub fifo: bool,
@@ -154,18 +154,18 @@ impl How {
 }
 
 pub fn set_affinity(tid: i32, cpus: u64) {
-    // SAFETY: the mask is eight readable bytes, as said.
+    // SAFETY: the mask is eight readable bytes, as the second argument says.
     let result = unsafe { libc::sched_setaffinity(tid, 8, std::ptr::from_ref(&cpus).cast()) };
     assert_eq!(result, 0, "{cpus:x}: {}", std::io::Error::last_os_error());
 }
 
 pub fn set_nice(tid: i32, nice: i32) {
-    // SAFETY: integers only.
+    // SAFETY: takes integers only.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// tid 0: who calls.
+/// Sets a thread's policy; `tid` 0 is the calling thread.
 pub fn set_policy(tid: i32, policy: i32) {
     let parameter = libc::sched_param {
         sched_priority: i32::from(policy == libc::SCHED_FIFO),
@@ -183,7 +183,7 @@ pub fn start(how: &How, mut work: impl FnMut()) -> Load {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
             drop(open);
-            // SAFETY: integers only.
+            // SAFETY: takes integers only.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             let mut byte = [0];
             let _ = nix::unistd::read(&gate, &mut byte);
@@ -221,20 +221,19 @@ pub fn spin(how: &How) -> Load {
     start(how, do_nothing)
 }
 
-/// A process that maps so many pages, and exits on a sign: the kernel has something to do then.
+/// A process that maps `pages` pages and exits on a sign, so that its exit is work for the kernel.
 pub fn exits(how: &How, pages: usize, sign: &'static AtomicU64) -> Load {
     const PAGE: usize = 4096;
     let mut mapped = false;
     start(how, move || {
         if sign.load(Ordering::Relaxed) > 0 {
-            // SAFETY: nothing of the process is needed any more.
+            // SAFETY: ends this process; nothing of it is needed any more.
             unsafe { libc::_exit(0) };
         }
         if !mapped {
             let (size, access) = (pages * PAGE, libc::PROT_READ | libc::PROT_WRITE);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a fresh mapping of that size, whose pages are written to before anything else is done
-            // with it.
+            // SAFETY: a fresh mapping of this size; its pages are written before any other use.
             unsafe {
                 let at = libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0);
                 libc::madvise(at, size, libc::MADV_NOHUGEPAGE);
@@ -248,7 +247,7 @@ pub fn exits(how: &How, pages: usize, sign: &'static AtomicU64) -> Load {
     })
 }
 
-/// Whether a process has exited that nobody has waited for yet.
+/// Whether a process has exited and is not reaped yet.
 pub fn has_exited(pid: Pid) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     text.rsplit(") ").next().unwrap().starts_with('Z')
@@ -268,11 +267,11 @@ pub fn now_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs for so much CPU time.
+/// Runs for this much CPU time.
 pub fn burn(ns: u64) {
     let until = now_ns(libc::CLOCK_THREAD_CPUTIME_ID) + ns;
     while let left @ 1.. = until.saturating_sub(now_ns(libc::CLOCK_THREAD_CPUTIME_ID)) {
-        // Half of it, and at most 10 us, before it looks again.
+        // Half of the time that is left, and at most 10 us, before the clock is read again.
         (0..(left / 1000).clamp(1, 20)).for_each(|_| do_nothing());
     }
 }
@@ -282,7 +281,7 @@ pub fn nap(ns: u64) {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
-    // SAFETY: the time outlives the call, and no rest is asked for.
+    // SAFETY: the time outlives the call, and no remaining time is asked for.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
@@ -303,7 +302,8 @@ pub fn shared() -> &'static [AtomicU64; 64] {
     }
 }
 
-/// Runs for `run_ns`, sleeps for `sleep_ns`, again and again; notes turns and the longest turn's excess.
+/// A process that runs for `run_ns` and sleeps for `sleep_ns`, again and again; it counts its turns, and
+/// notes by how much the longest turn was too long.
 pub fn periodic(
     how: &How,
     run_ns: u64,
@@ -321,14 +321,14 @@ pub fn periodic(
     })
 }
 
-/// CPU time of a process's first thread, and the time it waited for a CPU, in ns.
+/// CPU time of a process's first thread, and the time that it waited for a CPU, in ns.
 pub fn times(pid: Pid) -> (u64, u64) {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
     let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap());
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// CPU time that each load gets within that time, in CPUs.
+/// The CPUs' worth of time that each load gets within `ms`.
 pub fn each(loads: &[&Load], ms: u64) -> Vec<f64> {
     let read = || -> Vec<u64> { loads.iter().map(|load| times(load.pid).0).collect() };
     let (began, before) = (now_ns(libc::CLOCK_MONOTONIC), read());
@@ -341,7 +341,7 @@ pub fn each(loads: &[&Load], ms: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The same, summed up for groups of loads.
+/// The CPUs' worth of time that each group of loads gets within `ms`.
 pub fn sums(groups: &[&[Load]], ms: u64) -> Vec<f64> {
     let all: Vec<&Load> = groups.iter().flat_map(|group| group.iter()).collect();
     let mut shares = each(&all, ms).into_iter();
@@ -364,7 +364,7 @@ pub fn idle_ticks() -> u64 {
         .unwrap()
 }
 
-/// A cgroup with the cpu controller, removed when it goes.
+/// A cgroup with the cpu controller, removed when dropped.
 pub struct Cgroup(pub PathBuf);
 
 impl Cgroup {
@@ -382,7 +382,7 @@ impl Cgroup {
         cgroup
     }
 
-    /// CPU time, in us.
+    /// Sets the bandwidth limit; all times in us of CPU time.
     pub fn limit(&self, quota: u64, period: u64, burst: u64) {
         // A burst may not be longer than the quota that is set.
         fs::write(self.0.join("cpu.max.burst"), "0").unwrap();
@@ -390,7 +390,7 @@ impl Cgroup {
         fs::write(self.0.join("cpu.max.burst"), burst.to_string()).unwrap();
     }
 
-    /// What its threads ran so far, in us.
+    /// The CPU time of the cgroup's threads so far, in us.
     pub fn used_us(&self) -> u64 {
         let text = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
         let used = text
@@ -407,7 +407,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         reap();
-        // A process leaves a moment after it was reaped.
+        // A process leaves its cgroup a moment after it was reaped.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;

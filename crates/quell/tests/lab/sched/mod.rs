@@ -1,5 +1,4 @@
-//! Faults and fairness of `quell sched`. This program is also what runs in the guest: [`guest`] holds the
-//! attacks.
+//! Faults and fairness of `quell sched`. The guest runs this same program: [`guest`] holds the attacks.
 
 mod guest;
 mod load;
@@ -9,7 +8,7 @@ use crate::common;
 use std::path::Path;
 use std::process::Command;
 
-/// Boots a guest, runs those attacks there and shows what they measured.
+/// Boots a guest, runs these attacks there and shows their measurements.
 fn attack(attacks: &str, options: &[&str]) {
     if !common::lab_is_ready() {
         return;

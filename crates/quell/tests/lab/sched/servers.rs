@@ -1,4 +1,4 @@
-//! What is promised on a CPU, in the guest: the scheduler is in this process.
+//! Promises on a CPU, in the guest; the scheduler is loaded by this process.
 
 use super::guest::{Failures, in_guest};
 use super::load::*;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 const MS: u64 = 1_000_000;
 
-/// In ms.
+/// The terms of a server; all times in ms.
 fn promise(criticality: Criticality, budget: u64, most: u64, period: u64) -> Server {
     Server {
         criticality,
@@ -53,7 +53,7 @@ fn serve(scheduler: &mut Scheduler, load: &Load, number: u32) {
     scheduler.set_thread(tid, setting).unwrap();
 }
 
-/// Three busy threads' parts of their CPU, as promised so far.
+/// Measures three busy threads' parts of their CPU, and expects what is promised to them by now.
 fn expect_parts(failures: &mut Failures, loads: &[Load], due: [(&str, f64); 3]) {
     let loads: Vec<&Load> = loads.iter().collect();
     for (got, (what, due)) in each(&loads, 3000).into_iter().zip(due) {
@@ -61,7 +61,7 @@ fn expect_parts(failures: &mut Failures, loads: &[Load], due: [(&str, f64); 3]) 
     }
 }
 
-/// On CPU 1, in parts of it: a half and a fifth are promised, the rest is shared among all that want it.
+/// A half and a fifth of CPU 1 are promised; all threads that want the rest share it.
 fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 1, 1, Some(low(50, 100)));
     set(scheduler, 2, 1, Some(low(4, 20)));
@@ -75,7 +75,7 @@ fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
         ("nothing promised", 0.1),
     ];
     expect_parts(failures, &loads, due);
-    // A promise ends, and another one becomes less: from its next period on.
+    // A promise ends, and another one becomes less, from its next period on.
     set(scheduler, 1, 1, None);
     set(scheduler, 2, 1, Some(low(2, 20)));
     sleep_ms(200);
@@ -88,8 +88,8 @@ fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 2, 1, None);
 }
 
-/// Two busy threads are promised all of CPU 1, but for what it keeps for the rest: who has used its budget is
-/// part of that.
+/// Two busy threads are promised all of CPU 1 but the best-effort server's reserve. A thread that has used
+/// its budget is served with the best-effort threads.
 fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 0, 1, Some(promise(Criticality::High, 5, 5, 100)));
     set(scheduler, 1, 1, Some(low(45, 100)));
@@ -100,7 +100,8 @@ fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     sleep_ms(500);
     let of: Vec<&Load> = loads.iter().collect();
     let got = each(&of, 3000);
-    // Who has used its budget is part of the rest: how those share a twentieth within 3 s is not looked at.
+    // A thread that has used its budget shares the best-effort server's twentieth; how it is shared within 3
+    // s is not checked.
     for (what, got, least, most) in [
         ("promised 45 %", got[0], 0.44, 0.5),
         ("promised 50 %", got[1], 0.49, 0.55),
@@ -113,8 +114,8 @@ fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     }
 }
 
-/// One of high criticality needs 3 ms every 50, and sometimes more than it usually does, beside three that
-/// are promised a quarter each.
+/// A thread of high criticality needs 3 ms every 50 ms, and sometimes more, beside three threads to which a
+/// quarter each is promised.
 fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
     let [turns, worst, ..] = shared();
     worst.store(0, Ordering::Relaxed);
@@ -138,7 +139,7 @@ fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
     sleep_ms(3000);
     let turns = turns.load(Ordering::Relaxed) - before;
     failures.expect("turns of 50 ms in 3 s", turns as f64, 57.0, 60.0);
-    // It is not served at once in LO mode, but by its virtual deadline.
+    // In LO mode the thread is not served at once, but by its virtual deadline.
     let worst = worst.load(Ordering::Relaxed) as f64 / 1e6;
     failures.expect("worst wait of high criticality, ms", worst, 0.0, 8.0);
     for number in 1..5 {
@@ -146,8 +147,8 @@ fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
     }
 }
 
-/// Threads that exit are not the scheduler's to queue: the kernel puts them back before all others when they
-/// are preempted. Several of them, beside one that is promised nearly all of CPU 1, are through in the time
+/// The scheduler does not queue threads that exit: the kernel puts them back before all others when they are
+/// preempted. Several such threads, beside one to which nearly all of CPU 1 is promised, exit in the time
 /// that it leaves.
 fn exiting(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 0, 1, Some(promise(Criticality::High, 5, 5, 100)));
