@@ -6,7 +6,7 @@
 
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
-use quell_model::config::{Scenario, TenantClass, TenantSpec};
+use quell_model::config::{Scenario, ScenarioTenant, TenantClass};
 use serde::{Deserialize, Serialize};
 
 /// The mean may be so many times as long.
@@ -281,10 +281,10 @@ pub fn rates_for(scenario: &Scenario, cpus: usize) -> Vec<String> {
         return Vec::new();
     };
     let part = cpus as f64 / host.topology().cpus.len() as f64;
-    let rate = |tenant: &TenantSpec| {
+    let rate = |tenant: &ScenarioTenant| {
         let load = tenant.load.as_ref()?;
         let rate = load.rate.filter(|_| load.busy_percent.is_none())? * part;
-        Some(format!("tenant.{}.load.rate={rate}", tenant.name))
+        Some(format!("tenant.{}.load.rate={rate}", tenant.spec.name))
     };
     scenario.tenants.iter().filter_map(rate).collect()
 }

@@ -202,8 +202,8 @@ program = [{ run_us = 100 }]
             (7.0, "a b")
         );
         assert_eq!(scenario.tenants[0].count, 5);
-        assert_eq!(scenario.tenants[1].weight().0, 50);
-        assert_eq!(scenario.tenants[1].class, TenantClass::Batch);
+        assert_eq!(scenario.tenants[1].spec.weight().0, 50);
+        assert_eq!(scenario.tenants[1].spec.class, TenantClass::Batch);
         assert_eq!(with(&[]).unwrap().tenants.len(), 2);
         let plain = with(&["seconds=3"]).unwrap();
         assert_eq!(

@@ -284,6 +284,7 @@ impl Monitor {
             it.as_ref().map(|(name, spec)| TenantSample {
                 name: name.clone(),
                 spec: spec.clone(),
+                selectors: Arc::default(),
                 cgroup: None,
                 threads: Vec::new(),
                 limit_cpus: None,

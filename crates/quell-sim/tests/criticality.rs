@@ -444,8 +444,11 @@ fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) 
     let mut it = with_servers(1);
     let mut tenants = Vec::new();
     for tenant in scenario.instances() {
-        it.add_tenant(Tenant::new(&tenant.spec.threads, None));
-        tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
+        it.add_tenant(Tenant::new(&tenant.table.threads, None));
+        tenants.push(Some((
+            tenant.name.clone(),
+            Arc::new(tenant.table.spec.clone()),
+        )));
     }
     let servers: Vec<Server> = (tenants.iter().flatten())
         .map(|(_, spec)| spec.server().unwrap())

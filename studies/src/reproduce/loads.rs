@@ -18,7 +18,7 @@ type Cell<'a> = &'a BTreeMap<String, f64>;
 pub fn loads(scenario: &Scenario) -> BTreeMap<String, f64> {
     let instances = scenario.instances().into_iter();
     let load = |it: TenantInstance<'_>| {
-        let percent = it.spec.load.as_ref()?.percent?;
+        let percent = it.table.load.as_ref()?.percent?;
         Some((it.name.to_string(), percent))
     };
     instances.filter_map(load).collect()
@@ -28,7 +28,7 @@ pub fn loads(scenario: &Scenario) -> BTreeMap<String, f64> {
 pub fn objectives_us(scenario: &Scenario) -> BTreeMap<String, f64> {
     let instances = scenario.instances().into_iter();
     let objective = |it: TenantInstance<'_>| {
-        let objective = it.spec.objective?;
+        let objective = it.table.spec.objective?;
         Some((it.name.to_string(), 1e3 * objective.p99_ms))
     };
     instances.filter_map(objective).collect()

@@ -19,7 +19,7 @@ pub use loads::{Doing, Loads, Of, loads, objectives_us};
 pub use shares::Sharers;
 
 use quell_bench::result::{ALL, BenchResult, Metric, SideResult, Substrate};
-use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
+use quell_model::config::{App, Count, Scenario, ScenarioTenant, TenantClass, TenantKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -432,8 +432,8 @@ pub(crate) fn sides(points: &[PointResult]) -> Vec<String> {
 /// Threads of latency-critical tenants over CPUs; of VMs their vCPUs. `cpus` also stands for a number of threads given as `"cpus"`.
 pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
     let count = |count: &Count| count.on(cpus);
-    let threads = |tenant: &TenantSpec| match &tenant.app {
-        _ if tenant.kind == TenantKind::Vm => tenant.vcpus.unwrap_or(1),
+    let threads = |tenant: &ScenarioTenant| match &tenant.app {
+        _ if tenant.spec.kind == TenantKind::Vm => tenant.spec.vcpus.unwrap_or(1),
         Some(App::Memcached(app)) => count(&app.threads),
         Some(App::Nginx(app)) => count(&app.workers),
         Some(App::Redis(_)) => 1,
@@ -444,7 +444,7 @@ pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
             .map(|thread| count(&thread.count))
             .sum(),
     };
-    let latency = |tenant: &&TenantSpec| tenant.class == TenantClass::Latency;
+    let latency = |tenant: &&ScenarioTenant| tenant.spec.class == TenantClass::Latency;
     let all: u32 = scenario
         .tenants
         .iter()

@@ -5,7 +5,7 @@ use super::scheduler::SchedulerChild;
 use crate::result::Substrate;
 use crate::side::Side;
 use anyhow::{Context, ensure};
-use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantSpec};
+use quell_model::config::{AgentTenant, Backend, CriticalitySettings, Mechanism};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -27,7 +27,7 @@ impl Started {
         side: &Side,
         label: &str,
         exe: &Path,
-        tenants: impl FnOnce() -> Vec<TenantSpec>,
+        tenants: impl FnOnce() -> Vec<AgentTenant>,
         criticality: CriticalitySettings,
         interrupt: &AtomicBool,
     ) -> anyhow::Result<Started> {
@@ -47,7 +47,7 @@ impl Started {
             Some(_) => {
                 let mut tenants = tenants();
                 let settings = side
-                    .agent_for(&tenants, criticality)
+                    .agent_for(tenants.iter().map(|it| &it.spec), criticality)
                     .context("the side has an agent")?;
                 if !settings.agent.has(Mechanism::Criticality) {
                     tenants.iter_mut().for_each(promise_nothing);
@@ -95,9 +95,10 @@ impl Started {
 }
 
 /// What a tenant asks for is refused where no mechanism gives it.
-fn promise_nothing(tenant: &mut TenantSpec) {
-    tenant.criticality = None;
-    tenant.period_ms = None;
-    tenant.budget_ms = None;
-    tenant.pessimistic_budget_ms = None;
+fn promise_nothing(tenant: &mut AgentTenant) {
+    let spec = &mut tenant.spec;
+    spec.criticality = None;
+    spec.period_ms = None;
+    spec.budget_ms = None;
+    spec.pessimistic_budget_ms = None;
 }

@@ -607,8 +607,7 @@ impl Checker<'_> {
                 .keys()
                 .filter(|(other_kind, other)| other_kind == kind && other != name)
                 .map(|(_, other)| other.as_str());
-            let hint =
-                super::parse::nearest(name, near).map(|other| format!("; did you mean `{other}`?"));
+            let hint = super::nearest(name, near).map(|other| format!("; did you mean `{other}`?"));
             let message = format!("{kind} `{name}` {fault}{}", hint.unwrap_or_default());
             return self.error(&users.key, message);
         }

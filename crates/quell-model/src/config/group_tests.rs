@@ -87,7 +87,7 @@ fn a_good_file_is_read_as_it_says() {
     let within: Vec<_> = scenario
         .instances()
         .iter()
-        .map(|it| it.spec.within.clone())
+        .map(|it| it.table.within.clone())
         .collect();
     let in_group = |name: &str| Some(name.to_string());
     assert_eq!(
