@@ -6,7 +6,8 @@
 
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
-use quell_model::config::{Scenario, ScenarioTenant, TenantClass};
+use quell_model::config::TenantClass;
+use quell_scenario::{Scenario, ScenarioTenant};
 use serde::{Deserialize, Serialize};
 
 /// The mean may be so many times as long.

@@ -1,8 +1,8 @@
 //! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
 
 use crate::events::Nanos;
-use quell_model::config::ThreadPolicy;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, ThreadRole, Topology, Weight};
+use quell_scenario::ThreadPolicy;
 use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.

@@ -11,7 +11,7 @@
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
-use quell_model::config::Count;
+use quell_scenario::Count;
 
 /// Something that a recorded thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

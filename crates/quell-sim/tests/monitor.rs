@@ -5,8 +5,8 @@
 mod common;
 
 use common::MS;
-use quell_model::config::Scenario;
 use quell_model::{Snapshot, Source, ThreadSample, ThreadState, Topology};
+use quell_scenario::Scenario;
 use quell_sched::{Options, ThreadSetting};
 use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenant, thread_of};
 use std::path::Path;

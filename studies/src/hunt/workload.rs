@@ -4,8 +4,8 @@
 //! Times are whole microseconds. What its tasks do is told to the simulator as thread programs
 //! ([`Kind::programs`]).
 
-use quell_model::config::{Count, ForkJoin, Repeat, Spawn, Step, ThreadProgram, TimeUs};
 use quell_model::{CpuSet, Topology};
+use quell_scenario::{Count, ForkJoin, Repeat, Spawn, Step, ThreadProgram, TimeUs};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

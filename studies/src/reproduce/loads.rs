@@ -8,7 +8,8 @@
 
 use super::PointResult;
 use quell_bench::result::{ALL, GuestFigures, Metric, SideResult};
-use quell_model::config::{Scenario, TenantClass, TenantInstance};
+use quell_model::config::TenantClass;
+use quell_scenario::{Scenario, TenantInstance};
 use std::collections::BTreeMap;
 
 /// Loads in percent by tenant; what a cell is known by.

@@ -19,7 +19,8 @@ pub use loads::{Doing, Loads, Of, loads, objectives_us};
 pub use shares::Sharers;
 
 use quell_bench::result::{ALL, BenchResult, Metric, SideResult, Substrate};
-use quell_model::config::{App, Count, Scenario, ScenarioTenant, TenantClass, TenantKind};
+use quell_model::config::{TenantClass, TenantKind};
+use quell_scenario::{App, Count, Scenario, ScenarioTenant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 //! Who shares a scenario's CPUs, and what each would ideally have of them ([`quell_policy::share`]).
 
 use quell_model::CpuSet;
-use quell_model::config::{Scenario, Step, TenantKind, ThreadProgram, TimeUs};
+use quell_model::config::TenantKind;
 use quell_policy::share::{Group, Problem, Thread, ideal};
+use quell_scenario::{Scenario, Step, ThreadProgram, TimeUs};
 use std::collections::BTreeMap;
 
 /// The weight of a thread of nice 0.

@@ -1,7 +1,7 @@
 //! Capacities that theory knows, and what is refused.
 
 use super::*;
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::path::Path;
 
 /// One CPU, for nothing but the tenants: `count` services of 1000 requests a second, each of 100 us in the

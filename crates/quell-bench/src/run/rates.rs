@@ -11,7 +11,7 @@ use crate::report::words;
 use crate::result::SideResult;
 use crate::side::Side;
 use anyhow::{Context, ensure};
-use quell_model::config::{Load, Scenario, ScenarioTenant};
+use quell_scenario::{Load, Scenario, ScenarioTenant};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

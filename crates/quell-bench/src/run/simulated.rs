@@ -19,11 +19,11 @@ use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::bail;
-use quell_model::config::{
-    Backend, Cgroups, ConfigError, CostsSpec, HostScheduler, Scenario, ScenarioTenant, TenantClass,
-    TenantInstance, TenantKind, TenantSpec, ThreadProgram,
-};
+use quell_model::config::{Backend, ConfigError, TenantClass, TenantKind, TenantSpec};
 use quell_model::{CpuSet, ThreadRole, Topology};
+use quell_scenario::{
+    Cgroups, CostsSpec, HostScheduler, Scenario, ScenarioTenant, TenantInstance, ThreadProgram,
+};
 use quell_sim::{
     Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
     SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,

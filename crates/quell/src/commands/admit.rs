@@ -6,10 +6,10 @@ use crate::table;
 use anyhow::Context;
 use quell_agent::client::Client;
 use quell_model::CpuId;
-use quell_model::config::{HostFile, HostTenant, TenantsFile};
 use quell_policy::admission::{
     self, Answer, Asking, Change, CpuAnswer, Host, MOST_MORE, More, Refusal, TenantAnswer,
 };
+use quell_scenario::{HostFile, HostTenant, TenantsFile};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

@@ -14,9 +14,10 @@
 
 use super::control::Controller;
 use super::{Owner, for_emulators};
-use quell_model::config::{TenantClass, TenantInstance, TenantKind};
+use quell_model::config::{TenantClass, TenantKind};
 use quell_model::{CpuId, CpuSet, ThreadRole};
 use quell_policy::baselines::{Move, Parties, dyniso, equal_split};
+use quell_scenario::TenantInstance;
 use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
 /// Tenants that have the same cores.
@@ -313,7 +314,8 @@ pub(super) mod tests {
     use crate::run::BenchOptions;
     use crate::side::{Side, Simulated};
     use quell_model::CpuSet;
-    use quell_model::config::{Scenario, TenantKind};
+    use quell_model::config::TenantKind;
+    use quell_scenario::Scenario;
     use quell_sim::{Costs, Fair, Simulation, Tenant, Vm, VmId};
     use std::path::Path;
     use std::sync::atomic::AtomicBool;

@@ -4,7 +4,7 @@
 //! helping, join), each of which may spin before it blocks. Approach: one monitor, a mutex and a condition,
 //! on which each is a few lines. A waiter spins by trying the mutex, then blocks in the condition.
 
-use quell_model::config::QUEUE_CAPACITY;
+use quell_scenario::QUEUE_CAPACITY;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

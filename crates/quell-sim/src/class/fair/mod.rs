@@ -41,7 +41,7 @@ use crate::machine::{Machine, State, ThreadId};
 use entity::{Entity, Id, NICE_0, Queue, QueueId, virtually};
 use hierarchy::Enter;
 use quell_model::CpuId;
-use quell_model::config::ThreadPolicy;
+use quell_scenario::ThreadPolicy;
 
 /// The jiffy: ticks and the intervals of balancing.
 const TICK: Nanos = 4_000_000;

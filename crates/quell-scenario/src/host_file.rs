@@ -1,10 +1,10 @@
 //! The files of `quell admit`: a host with its tenants, and tenants that ask for room.
 
-use super::scenario::HostSpec;
-use super::scenario_tenant::{ScenarioTenant, check_count};
-use super::table::{self, Table};
-use super::{ConfigError, CriticalitySettings, Selectors, TenantSpec};
-use crate::TenantName;
+use crate::HostSpec;
+use crate::tenant::{ScenarioTenant, check_count};
+use quell_model::TenantName;
+use quell_model::config::table::{self, Table};
+use quell_model::config::{ConfigError, CriticalitySettings, Selectors, TenantSpec, parse};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ impl HostFile {
     /// # Errors
     /// The text is no host file, or a host, setting or tenant in it is invalid.
     pub fn parse(file: &Path, text: &str) -> Result<HostFile, ConfigError> {
-        let config: HostFile = super::parse(file, text)?;
+        let config: HostFile = parse(file, text)?;
         match config.check(file) {
             Ok(()) => Ok(config),
             Err(error) => Err(error.located(text)),
@@ -131,7 +131,7 @@ impl TenantsFile {
         there: BTreeSet<TenantName>,
         cpus: usize,
     ) -> Result<TenantsFile, ConfigError> {
-        let config: TenantsFile = super::parse(file, text)?;
+        let config: TenantsFile = parse(file, text)?;
         match check_tenants(&config.tenants, there, cpus, file) {
             Ok(()) => Ok(config),
             Err(error) => Err(error.located(text)),

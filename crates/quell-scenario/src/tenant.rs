@@ -1,11 +1,11 @@
 //! A tenant of a scenario: the service that the tenant is owed, and what its threads do.
 
-use super::app::App;
-use super::group::CpuMax;
-use super::program::{Load, ThreadProgram};
-use super::table::{self, Table, read_into};
-use super::{ConfigError, Selectors, TenantKind, TenantSpec};
-use crate::{CpuSet, TenantName};
+use crate::app::App;
+use crate::group::CpuMax;
+use crate::program::{Load, ThreadProgram};
+use quell_model::config::table::{self, Table, read_into};
+use quell_model::config::{ConfigError, Selectors, TenantKind, TenantSpec};
+use quell_model::{CpuSet, TenantName};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
@@ -42,7 +42,7 @@ pub struct ScenarioTenant {
 }
 
 /// The keys of a scenario's tenant that no other file has.
-pub(super) const SCENARIO_KEYS: [&str; 10] = [
+pub(crate) const SCENARIO_KEYS: [&str; 10] = [
     "count",
     "within",
     "own_cgroup",
@@ -141,13 +141,13 @@ fn read_cpus<'de, M: MapAccess<'de>>(
     values: &mut M,
 ) -> Result<(), M::Error> {
     #[derive(Deserialize)]
-    struct Cpus(#[serde(deserialize_with = "super::cpus::deserialize")] Option<CpuSet>);
+    struct Cpus(#[serde(deserialize_with = "crate::cpus::deserialize")] Option<CpuSet>);
     *field = values.next_value::<Cpus>()?.0;
     Ok(())
 }
 
 /// Checks the `count` of the tenant at `key`.
-pub(super) fn check_count(count: u32, file: &Path, key: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_count(count: u32, file: &Path, key: &str) -> Result<(), ConfigError> {
     if (1..=1024).contains(&count) {
         return Ok(());
     }
@@ -156,7 +156,7 @@ pub(super) fn check_count(count: u32, file: &Path, key: &str) -> Result<(), Conf
 }
 
 /// Why a key of a tenant is unknown in a scenario, if another file has it.
-pub(super) fn of_other_files(key: &str) -> Option<&'static str> {
+pub(crate) fn of_other_files(key: &str) -> Option<&'static str> {
     let selects = Selectors::keys().contains(&key);
     selects.then_some(
         "selects processes of a live host and belongs into quell.toml; a scenario \
@@ -167,7 +167,8 @@ pub(super) fn of_other_files(key: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AgentFile, HostFile, Scenario, TenantsFile};
+    use crate::{HostFile, Scenario, TenantsFile};
+    use quell_model::config::AgentFile;
     use std::collections::BTreeSet;
 
     /// A value of each key of a scenario's tenant that `quell.toml` does not have.

@@ -4,14 +4,15 @@
 //! Everything is checked before anything runs: names, ranges, and the conditions that span the file,
 //! such as a queue that one thread fills and no thread empties.
 
-use super::flow::check_threads;
-use super::group::{Cgroups, GroupSpec, check_groups};
-use super::program::{Arrival, Load};
-use super::scenario_tenant::{check_count, of_other_files};
-use super::{
-    ConfigError, CriticalitySettings, ScenarioTenant, TenantClass, TenantKind, parse_explaining,
+use crate::ScenarioTenant;
+use crate::flow::check_threads;
+use crate::group::{Cgroups, GroupSpec, check_groups};
+use crate::program::{Arrival, Load};
+use crate::tenant::{check_count, of_other_files};
+use quell_model::config::{
+    ConfigError, CriticalitySettings, TenantClass, TenantKind, check_name, parse_explaining,
 };
-use crate::{Cpu, CpuId, TenantName, Topology};
+use quell_model::{Cpu, CpuId, TenantName, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -275,7 +276,7 @@ impl Scenario {
     /// A value is out of range, or the parts of the scenario do not fit together.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
-        super::check_name(&self.name, file, "")?;
+        check_name(&self.name, file, "")?;
         if !(0.1..=3600.0).contains(&self.seconds) {
             return error(
                 "seconds",
@@ -338,7 +339,7 @@ fn check_cpus(
         ("emulator_cpus", &tenant.emulator_cpus),
     ] {
         if let Some(cpus) = cpus {
-            super::cpus::check(cpus, host, file, &format!("{key}.{field}"))?;
+            crate::cpus::check(cpus, host, file, &format!("{key}.{field}"))?;
         }
     }
     for (index, thread) in tenant.threads.iter().enumerate() {
@@ -349,7 +350,7 @@ fn check_cpus(
                 "a VM's threads are its guest's; give the tenant `cpus`, for its virtual CPUs";
             return Err(ConfigError::at(file, key, message));
         }
-        super::cpus::check(cpus, host, file, &key)?;
+        crate::cpus::check(cpus, host, file, &key)?;
     }
     Ok(())
 }
@@ -447,7 +448,7 @@ impl HostSpec {
         }
     }
 
-    pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error =
             |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
         self.costs.check(file)?;

@@ -19,8 +19,9 @@
 //! cgroup itself. A cgroup with both processes and cgroups in it, which cgroup v2 refuses, is
 //! refused here, before any cgroup is made.
 
-use super::{ConfigError, Scenario, ScenarioTenant, TenantInstance};
-use crate::{TenantName, TenantWeight};
+use crate::{Scenario, ScenarioTenant, TenantInstance};
+use quell_model::config::{ConfigError, check_name, nearest};
+use quell_model::{TenantName, TenantWeight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -118,7 +119,7 @@ pub struct Cgroups {
 
 impl Cgroups {
     /// The cgroups of a checked scenario.
-    pub(super) fn new(scenario: &Scenario) -> Cgroups {
+    pub(crate) fn new(scenario: &Scenario) -> Cgroups {
         let mut cgroups = Cgroups::default();
         let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
         let mut left: Vec<&GroupSpec> = scenario.groups.iter().collect();
@@ -167,7 +168,7 @@ impl Cgroups {
 }
 
 /// Checks groups, and the keys of tenants that refer to them.
-pub(super) fn check_groups(
+pub(crate) fn check_groups(
     groups: &[GroupSpec],
     tenants: &[ScenarioTenant],
     file: &Path,
@@ -176,7 +177,7 @@ pub(super) fn check_groups(
     let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
         let key = format!("group[{index}]");
-        super::check_name(&group.name, file, &key)?;
+        check_name(&group.name, file, &key)?;
         if !(1..=10_000).contains(&group.weight.0) {
             let message = format!("{} is outside 1 to 10000", group.weight);
             return error(format!("{key}.weight"), message);
@@ -197,7 +198,7 @@ pub(super) fn check_groups(
                 true => "; there is no [[group]]".to_string(),
                 false => format!("; there are: {}", names.join(", ")),
             };
-            let near = super::nearest(name, names.iter().copied());
+            let near = nearest(name, names.iter().copied());
             let hint = near.map(|near| format!("; did you mean `{near}`?"));
             let message = format!("there is no group `{name}`{}", hint.unwrap_or(known));
             Err(ConfigError::at(file, format!("{key}.within"), message))

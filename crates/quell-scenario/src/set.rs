@@ -159,7 +159,8 @@ fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::{Scenario, TenantClass};
+    use crate::Scenario;
+    use quell_model::config::TenantClass;
 
     const TEXT: &str = r#"
 name = "x"
