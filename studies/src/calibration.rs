@@ -343,7 +343,7 @@ pub fn table(calibration: &Calibration) -> String {
 mod tests {
     use super::*;
     use crate::testing::sample;
-    use quell_bench::set::Setting;
+    use quell_scenario::set::Setting;
 
     /// A result in which the side has these figures for its first tenant's class.
     fn with(side: &str, mean_us: f64, delay_us: f64, share: f64) -> BenchResult {

@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use quell::cli::{Guest, Measure, seconds};
 use quell_bench::report::Files;
 use quell_bench::result::Substrate;
-use quell_bench::set::Setting;
+use quell_scenario::set::Setting;
 use std::path::PathBuf;
 
 /// Studies of Quell: what its authors measure it by. They need the program `quell` beside them.

@@ -6,7 +6,8 @@
 
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
-use quell_model::config::{Scenario, TenantClass, TenantSpec};
+use quell_model::config::TenantClass;
+use quell_scenario::{Scenario, ScenarioTenant};
 use serde::{Deserialize, Serialize};
 
 /// The mean latency may grow by this factor.
@@ -281,10 +282,10 @@ pub fn rates_for(scenario: &Scenario, cpus: usize) -> Vec<String> {
         return Vec::new();
     };
     let part = cpus as f64 / host.topology().cpus.len() as f64;
-    let rate = |tenant: &TenantSpec| {
+    let rate = |tenant: &ScenarioTenant| {
         let load = tenant.load.as_ref()?;
         let rate = load.rate.filter(|_| load.busy_percent.is_none())? * part;
-        Some(format!("tenant.{}.load.rate={rate}", tenant.name))
+        Some(format!("tenant.{}.load.rate={rate}", tenant.spec.name))
     };
     scenario.tenants.iter().filter_map(rate).collect()
 }

@@ -20,7 +20,8 @@ use quell_bench::side::Side;
 use quell_bench::workload::{Cgroups, Interrupted};
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
 use quell_model::CpuId;
-use quell_model::config::{CriticalitySettings, Scenario, TenantSpec};
+use quell_model::config::{AgentTenant, CriticalitySettings, Selectors, TenantSpec};
+use quell_scenario::Scenario;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -105,9 +106,9 @@ pub fn run(
     let cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
     let cpus: Vec<CpuId> = cpus.map(|cpu| CpuId(cpu as u32)).collect();
     let this = || {
-        vec![TenantSpec {
-            pid: vec![std::process::id()],
-            ..TenantSpec::named("overhead")
+        vec![AgentTenant {
+            spec: TenantSpec::named("overhead"),
+            selectors: Selectors::pids([std::process::id()]),
         }]
     };
     let _nested = (nesting > 0).then(|| Nested::enter(nesting)).transpose()?;

@@ -11,7 +11,7 @@ use quell_bench::run::host;
 use quell_bench::run::simulated::engine;
 use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
-use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs, TopologySpec};
+use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs, TopologySpec};
 use quell_sim::{Costs, Request, Simulation, Tenant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -385,7 +385,7 @@ impl Drop for Controller {
 fn bound(plan: &Plan, config: &AgentFile) -> BTreeSet<ThreadId> {
     let asks = |name: &TenantName| {
         let mut tenants = config.tenants.iter();
-        tenants.any(|it| it.name == name.as_str() && it.criticality.is_some())
+        tenants.any(|it| it.spec.name == name.as_str() && it.spec.criticality.is_some())
     };
     let tenants = plan.tenants.iter();
     let tenants = tenants.filter(|it| config.agent.has(Mechanism::Criticality) && asks(&it.name));

@@ -1,7 +1,7 @@
 //! Which of the capabilities that Quell needs this process has, and what each is for.
 
 use crate::wire::Missing;
-use quell_model::config::TenantSpec;
+use quell_model::config::AgentTenant;
 use std::fs;
 
 /// The effective capabilities of this process.
@@ -47,10 +47,10 @@ impl Privileges {
     }
 
     /// What is missing for these tenants.
-    pub fn missing(self, tenants: &[TenantSpec]) -> Vec<Missing> {
+    pub fn missing(self, tenants: &[AgentTenant]) -> Vec<Missing> {
         let by_exe = tenants
             .iter()
-            .any(|t| t.exe.is_some() || t.libvirt.is_some());
+            .any(|t| t.selectors.exe.is_some() || t.selectors.libvirt.is_some());
         [
             (BPF, "CAP_BPF", true, "the BPF monitor cannot load, so causes of waits, wakers and preemptions are not seen"),
             (PERFMON, "CAP_PERFMON", true, "the BPF monitor cannot attach to the scheduler's tracepoints"),
@@ -69,7 +69,7 @@ impl Privileges {
 }
 
 /// What this process lacks to serve these tenants.
-pub fn missing_privileges(tenants: &[TenantSpec]) -> Vec<Missing> {
+pub fn missing_privileges(tenants: &[AgentTenant]) -> Vec<Missing> {
     Privileges::current().missing(tenants)
 }
 
@@ -77,15 +77,15 @@ pub fn missing_privileges(tenants: &[TenantSpec]) -> Vec<Missing> {
 mod tests {
     use super::*;
 
-    fn names(status: &str, tenants: &[TenantSpec]) -> Vec<String> {
+    fn names(status: &str, tenants: &[AgentTenant]) -> Vec<String> {
         let missing = Privileges::from_status(status).missing(tenants);
         missing.into_iter().map(|m| m.what).collect()
     }
 
     #[test]
     fn exactly_the_missing_ones_are_named() {
-        let mut by_exe = TenantSpec::named("a");
-        by_exe.exe = Some("nginx".into());
+        let mut by_exe = AgentTenant::named("a");
+        by_exe.selectors.exe = Some("nginx".into());
         assert_eq!(
             names("CapEff:\t000001ffffffffff\n", &[by_exe.clone()]),
             [""; 0]
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(
             names(
                 "Name:\tx\nCapEff:\t0000000000800002\n",
-                &[TenantSpec::named("a")]
+                &[AgentTenant::named("a")]
             ),
             ["CAP_BPF", "CAP_PERFMON"]
         );

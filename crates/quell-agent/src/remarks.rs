@@ -14,7 +14,8 @@ pub fn of(tenant: &TenantSample) -> Vec<String> {
             ),
             None => "no process matches its selectors".to_string(),
         });
-        let globs = [&tenant.spec.cgroup, &tenant.spec.exe, &tenant.spec.libvirt];
+        let selectors = &tenant.selectors;
+        let globs = [&selectors.cgroup, &selectors.exe, &selectors.libvirt];
         if globs.into_iter().flatten().any(|glob| glob.contains('\\')) {
             remarks.push(
                 "a backslash in a glob makes the next character plain: to match the one in systemd's `\\x2d` write two, \
@@ -87,8 +88,8 @@ mod tests {
         let taken = tenant(0, |it| it.taken_by = Some("web".into()));
         assert!(taken[0].contains("is web's"), "{taken:?}");
         let escaped = tenant(0, |it| {
-            let spec = std::sync::Arc::make_mut(&mut it.spec);
-            spec.cgroup = Some("machine-qemu\\x2d1.scope/**".to_string());
+            let selectors = std::sync::Arc::make_mut(&mut it.selectors);
+            selectors.cgroup = Some("machine-qemu\\x2d1.scope/**".to_string());
         });
         assert!(escaped[1].contains("four in TOML"), "{escaped:?}");
         let limited = tenant(1, |it| it.limit_cpus = Some(0.2));

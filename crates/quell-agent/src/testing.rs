@@ -50,6 +50,7 @@ pub fn snapshot(seq: u64, tenants: &[(&str, u32)]) -> Snapshot {
     let tenants = tenants.iter().map(|&(name, count)| TenantSample {
         name: name.into(),
         spec: Arc::new(TenantSpec::named(name)),
+        selectors: Arc::default(),
         cgroup: None,
         threads: (0..count).map(&mut thread).collect(),
         limit_cpus: None,

@@ -4,7 +4,7 @@
 
 use quell_agent::{client::Client, parse, wire};
 use quell_model::config::{
-    AgentFile, AgentSettings, AsymmetrySettings, CriticalitySettings, Objective, TenantSpec,
+    AgentFile, AgentSettings, AgentTenant, AsymmetrySettings, CriticalitySettings, Objective,
 };
 use quell_model::{Effect, EffectInterval, Finding, Lever};
 use serde::Serialize;
@@ -41,8 +41,8 @@ fn keys(value: &impl Serialize) -> Vec<String> {
 
 #[test]
 fn every_key_of_quell_toml_is_in_its_reference() {
-    let mut tenant = TenantSpec::named("a");
-    tenant.objective = Some(Objective { p99_ms: 10.0 });
+    let mut tenant = AgentTenant::named("a");
+    tenant.spec.objective = Some(Objective { p99_ms: 10.0 });
     let file = AgentFile {
         agent: AgentSettings::default(),
         asymmetry: AsymmetrySettings::default(),

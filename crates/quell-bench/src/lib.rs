@@ -12,7 +12,6 @@ pub mod replay;
 pub mod report;
 pub mod result;
 pub mod run;
-pub mod set;
 pub mod side;
 pub mod stats;
 pub mod sweep;

@@ -5,7 +5,7 @@
 use anyhow::Context;
 use quell_bench::run::interrupt_flag;
 use quell_bench::workload::{Measurement, Workload, player};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::path::Path;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use quell_bench::result::{ALL, BenchResult, Metric};
 use quell_bench::run::{BenchOptions, run, simulated};
 use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

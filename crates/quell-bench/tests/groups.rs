@@ -8,7 +8,7 @@ use quell_bench::run::{BenchOptions, simulated};
 use quell_bench::side::Side;
 use quell_bench::workload::Workload;
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

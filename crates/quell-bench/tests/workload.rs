@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use quell_bench::workload::{Interrupted, Measurement, Workload};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};

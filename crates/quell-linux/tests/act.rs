@@ -242,7 +242,7 @@ struct Case {
 impl Case {
     fn new(pid: u32, tids: &[u32]) -> Case {
         let name = TenantName::from("t");
-        let spec = serde_json::from_value(serde_json::json!({"name": "t", "pid": [pid]})).unwrap();
+        let spec = serde_json::from_value(serde_json::json!({"name": "t"})).unwrap();
         let mut case = Case {
             snapshot: Snapshot {
                 seq: 0,
@@ -256,6 +256,7 @@ impl Case {
                 tenants: vec![TenantSample {
                     name: name.clone(),
                     spec: Arc::new(spec),
+                    selectors: Arc::default(),
                     cgroup: None,
                     threads: Vec::new(),
                     limit_cpus: None,

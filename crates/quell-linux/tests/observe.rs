@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use quell_linux::observe::{CpuHierarchy, ObserveError, Observer, Preference};
-use quell_model::config::TenantSpec;
+use quell_model::config::{AgentTenant, Selectors};
 use quell_model::{Snapshot, Source, TenantSample, ThreadRole, ThreadState};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -48,10 +48,10 @@ impl Drop for Started {
     }
 }
 
-fn spec(name: &str, change: impl FnOnce(&mut TenantSpec)) -> TenantSpec {
-    let mut spec = TenantSpec::named(name);
-    change(&mut spec);
-    spec
+fn spec(name: &str, change: impl FnOnce(&mut Selectors)) -> AgentTenant {
+    let mut tenant = AgentTenant::named(name);
+    change(&mut tenant.selectors);
+    tenant
 }
 
 fn tenant<'a>(snapshot: &'a Snapshot, name: &str) -> &'a TenantSample {
@@ -69,7 +69,7 @@ fn pids(tenant: &TenantSample) -> Vec<u32> {
 }
 
 /// Observers to test with: procfs always, BPF where it loads.
-fn observers(specs: &[TenantSpec]) -> Vec<Observer> {
+fn observers(specs: &[AgentTenant]) -> Vec<Observer> {
     let mut list = vec![Observer::new(specs, Preference::Procfs).unwrap()];
     match Observer::new(specs, Preference::Bpf) {
         Ok(observer) => list.push(observer),

@@ -3,7 +3,7 @@
 //! A figure that the source cannot see is `None`, never zero: `/proc` has no wakers, and a policy
 //! that took "not seen" for "none" would decide on invented facts.
 
-use crate::config::TenantSpec;
+use crate::config::{Selectors, TenantSpec};
 use crate::{CgroupPath, CpuId, CpuSet, Nice, Pid, TenantName, ThreadId, Topology};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -78,8 +78,11 @@ pub struct CpuSample {
 pub struct TenantSample {
     /// The tenant's name; `spec.name` with its instance's number where the tenant has a `count`.
     pub name: TenantName,
-    /// The tenant's table in the configuration.
+    /// The service that the tenant is owed by the configuration.
     pub spec: Arc<TenantSpec>,
+    /// The selectors that found the tenant's processes; empty where the tenant was not searched for, as in a
+    /// simulation.
+    pub selectors: Arc<Selectors>,
     /// The cgroup that holds exactly this tenant's threads and has a CPU controller, if any:
     /// the place where a tenant's weight can be set without touching another's.
     pub cgroup: Option<CgroupPath>,

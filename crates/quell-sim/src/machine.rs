@@ -2,8 +2,8 @@
 //! makes of it (kicks, timers, charges).
 
 use crate::events::Nanos;
-use quell_model::config::ThreadPolicy;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, ThreadRole, Topology, Weight};
+use quell_scenario::ThreadPolicy;
 use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.

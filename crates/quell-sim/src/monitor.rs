@@ -11,12 +11,13 @@ use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
 use crate::simulation::{Happening, Simulation};
 use crate::vm::VmId;
-use quell_model::config::{TenantSpec, ThreadPolicy};
+use quell_model::config::TenantSpec;
 use quell_model::{
     CpuSample, CpuSet, GuestSample, HostSample, Occasions, Pid, ReadyTime, SchedClass, Snapshot,
     Source, TenantName, TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology,
     Waker,
 };
+use quell_scenario::ThreadPolicy;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -287,6 +288,7 @@ impl Monitor {
             it.as_ref().map(|(name, spec)| TenantSample {
                 name: name.clone(),
                 spec: spec.clone(),
+                selectors: Arc::default(),
                 cgroup: None,
                 threads: Vec::new(),
                 limit_cpus: None,

@@ -6,7 +6,7 @@
 
 use crate::events::Nanos;
 use crate::machine::ThreadId;
-use quell_model::config::{Count, Missed, Step, ThreadProgram, TimeUs, timer_period_ns};
+use quell_scenario::{Count, Missed, Step, ThreadProgram, TimeUs, timer_period_ns};
 use std::collections::BTreeMap;
 
 /// The index of an operation in [`Code::ops`].
@@ -402,7 +402,7 @@ impl<'a> Compiler<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::Scenario;
+    use quell_scenario::Scenario;
     use std::path::Path;
 
     #[test]

@@ -12,7 +12,7 @@
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
-use quell_model::config::Count;
+use quell_scenario::Count;
 
 /// An action of a recorded thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::machine::{Costs, Event, GroupId, Interrupt, Limit, Machine, ThreadId}
 use crate::recorded::Act;
 use crate::vm::Guests;
 use crate::workload::{Answer, Request};
-use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use quell_scenario::ThreadProgram;
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 
 /// The requests of a tenant, in the order of the times at which they are due.

@@ -12,7 +12,7 @@ mod deadlock;
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
-use quell_model::config::{Missed, QUEUE_CAPACITY, next_holders_seed};
+use quell_scenario::{Missed, QUEUE_CAPACITY, next_holders_seed};
 use rand::distr::{Distribution, StandardUniform};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -4,15 +4,14 @@
 mod common;
 
 use common::*;
-use quell_model::config::{
-    AdmissionTest, Criticality, CriticalitySettings, Scenario, Server, TenantSpec,
-};
+use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server, TenantSpec};
 use quell_model::{CpuId, Nice, ServerPlan, ServerTerms, TenantWeight};
 use quell_policy::Policy;
 use quell_policy::admission::audit::{Audit, Event};
 use quell_policy::admission::check;
 use quell_policy::criticality::Promises;
 use quell_policy::share::Shares;
+use quell_scenario::Scenario;
 use quell_sched::{Options, PromisedServers, ServerSetting, ThreadSetting};
 use quell_sim::{
     Act, GroupId, Happening, Monitor, SchedExt, Simulation, Tenant, ThreadId, thread_of,
@@ -452,8 +451,11 @@ fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) 
     let mut it = with_servers(1);
     let mut tenants = Vec::new();
     for tenant in scenario.instances() {
-        it.add_tenant(Tenant::new(&tenant.spec.threads, None));
-        tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
+        it.add_tenant(Tenant::new(&tenant.table.threads, None));
+        tenants.push(Some((
+            tenant.name.clone(),
+            Arc::new(tenant.table.spec.clone()),
+        )));
     }
     let servers: Vec<Server> = (tenants.iter().flatten())
         .map(|(_, spec)| spec.server().unwrap())

@@ -5,8 +5,8 @@
 mod common;
 
 use common::MS;
-use quell_model::config::Scenario;
 use quell_model::{Snapshot, Source, ThreadSample, ThreadState, Topology};
+use quell_scenario::Scenario;
 use quell_sched::{Options, ThreadSetting};
 use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenant, thread_of};
 use std::path::Path;
@@ -43,8 +43,11 @@ fn observed_of(simulation: &mut Simulation, tenants: &str) -> Monitor {
     let scenario = Scenario::parse(Path::new("t.toml"), tenants).unwrap();
     let mut tenants = Vec::new();
     for tenant in scenario.instances() {
-        simulation.add_tenant(Tenant::new(&tenant.spec.threads, None));
-        tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
+        simulation.add_tenant(Tenant::new(&tenant.table.threads, None));
+        tenants.push(Some((
+            tenant.name.clone(),
+            Arc::new(tenant.table.spec.clone()),
+        )));
     }
     Monitor::new(simulation, tenants)
 }
@@ -195,10 +198,13 @@ fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
                 due: number * 10 * MS,
                 seed: number,
             });
-            let load = tenant.spec.load.is_some();
+            let load = tenant.table.load.is_some();
             let load = load.then(|| Box::new(requests) as Load);
-            simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
-            tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
+            simulation.add_tenant(Tenant::new(&tenant.table.threads, load));
+            tenants.push(Some((
+                tenant.name.clone(),
+                Arc::new(tenant.table.spec.clone()),
+            )));
         }
         let mut monitor = Monitor::new(&mut simulation, tenants);
         assert_eq!(simulation.run_until(1100 * MS).len(), 100);

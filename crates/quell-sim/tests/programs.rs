@@ -7,7 +7,7 @@ mod common;
 
 use common::MS;
 use quell_model::Topology;
-use quell_model::config::{Count, Critical, Step, ThreadProgram, TimeUs};
+use quell_scenario::{Count, Critical, Step, ThreadProgram, TimeUs};
 use quell_sched::Options;
 use quell_sim::{Class, Costs, Fair, Fifo, SchedExt, Simulation, Tenant, ThreadId};
 

@@ -6,8 +6,8 @@ use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
 use quell_bench::report::Files;
 use quell_bench::result::Substrate;
-use quell_bench::set::{Setting, Sweep};
 use quell_model::config::AdmissionTest;
+use quell_scenario::set::{Setting, Sweep};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -28,7 +28,7 @@ use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
 use quell_model::Pid;
 use quell_model::Source;
-use quell_model::config::TenantSpec;
+use quell_model::config::{AgentTenant, Selectors, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -368,12 +368,12 @@ impl Fleet {
         self.children.iter().map(|child| Pid(child.id()))
     }
 
-    fn specs(&self) -> Vec<TenantSpec> {
-        let spec = |(index, pid): (usize, Pid)| TenantSpec {
-            pid: vec![pid.0],
-            ..TenantSpec::named(&format!("tenant-{index}"))
+    fn specs(&self) -> Vec<AgentTenant> {
+        let table = |(index, pid): (usize, Pid)| AgentTenant {
+            spec: TenantSpec::named(&format!("tenant-{index}")),
+            selectors: Selectors::pids([pid.0]),
         };
-        self.pids().enumerate().map(spec).collect()
+        self.pids().enumerate().map(table).collect()
     }
 }
 

@@ -16,7 +16,7 @@ mod vm;
 
 use crate::cli::Command;
 use quell::commands::InputError;
-use quell_bench::set::Setting;
+use quell_scenario::set::Setting;
 use std::process::ExitCode;
 
 /// Runs the study that the user asked for.

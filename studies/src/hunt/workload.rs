@@ -3,8 +3,8 @@
 //! A [`Workload`] is data that can be drawn, made smaller piece by piece, written as TOML and read again.
 //! Times are whole microseconds. The simulator gets what tasks do as thread programs ([`Kind::programs`]).
 
-use quell_model::config::{Count, ForkJoin, Repeat, Spawn, Step, ThreadProgram, TimeUs};
 use quell_model::{CpuSet, Topology};
+use quell_scenario::{Count, ForkJoin, Repeat, Spawn, Step, ThreadProgram, TimeUs};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -9,7 +9,8 @@
 
 use super::PointResult;
 use quell_bench::result::{ALL, GuestFigures, Metric, SideResult};
-use quell_model::config::{Scenario, TenantClass, TenantInstance};
+use quell_model::config::TenantClass;
+use quell_scenario::{Scenario, TenantInstance};
 use std::collections::BTreeMap;
 
 /// Loads in percent by tenant; they identify a cell.
@@ -19,7 +20,7 @@ type Cell<'a> = &'a BTreeMap<String, f64>;
 pub fn loads(scenario: &Scenario) -> BTreeMap<String, f64> {
     let instances = scenario.instances().into_iter();
     let load = |it: TenantInstance<'_>| {
-        let percent = it.spec.load.as_ref()?.percent?;
+        let percent = it.table.load.as_ref()?.percent?;
         Some((it.name.to_string(), percent))
     };
     instances.filter_map(load).collect()
@@ -29,7 +30,7 @@ pub fn loads(scenario: &Scenario) -> BTreeMap<String, f64> {
 pub fn objectives_us(scenario: &Scenario) -> BTreeMap<String, f64> {
     let instances = scenario.instances().into_iter();
     let objective = |it: TenantInstance<'_>| {
-        let objective = it.spec.objective?;
+        let objective = it.table.spec.objective?;
         Some((it.name.to_string(), 1e3 * objective.p99_ms))
     };
     instances.filter_map(objective).collect()

@@ -21,7 +21,8 @@ pub use loads::{Doing, Loads, Of, loads, objectives_us};
 pub use shares::Sharers;
 
 use quell_bench::result::{ALL, BenchResult, Metric, SideResult, Substrate};
-use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
+use quell_model::config::{TenantClass, TenantKind};
+use quell_scenario::{App, Count, Scenario, ScenarioTenant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -441,8 +442,8 @@ pub(crate) fn sides(points: &[PointResult]) -> Vec<String> {
 /// threads given as `"cpus"`.
 pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
     let count = |count: &Count| count.on(cpus);
-    let threads = |tenant: &TenantSpec| match &tenant.app {
-        _ if tenant.kind == TenantKind::Vm => tenant.vcpus.unwrap_or(1),
+    let threads = |tenant: &ScenarioTenant| match &tenant.app {
+        _ if tenant.spec.kind == TenantKind::Vm => tenant.spec.vcpus.unwrap_or(1),
         Some(App::Memcached(app)) => count(&app.threads),
         Some(App::Nginx(app)) => count(&app.workers),
         Some(App::Redis(_)) => 1,
@@ -453,7 +454,7 @@ pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
             .map(|thread| count(&thread.count))
             .sum(),
     };
-    let latency = |tenant: &&TenantSpec| tenant.class == TenantClass::Latency;
+    let latency = |tenant: &&ScenarioTenant| tenant.spec.class == TenantClass::Latency;
     let all: u32 = scenario
         .tenants
         .iter()

@@ -1,8 +1,9 @@
 //! The tenants that share a scenario's CPUs, and what each would ideally get ([`quell_policy::share`]).
 
 use quell_model::CpuSet;
-use quell_model::config::{Scenario, Step, TenantKind, ThreadProgram, TimeUs};
+use quell_model::config::TenantKind;
 use quell_policy::share::{Group, Problem, Thread, ideal};
+use quell_scenario::{Scenario, Step, ThreadProgram, TimeUs};
 use std::collections::BTreeMap;
 
 /// The weight of a thread of nice 0.
@@ -42,7 +43,7 @@ impl Sharers {
             ..Sharers::default()
         };
         for (instance, group) in scenario.instances().iter().zip(&cgroups.of) {
-            let tenant = instance.spec;
+            let tenant = instance.table;
             let mut add = |program: &str, allowed: Option<&CpuSet>, demand: Option<f64>| {
                 sharers.problem.threads.push(Thread {
                     group: *group,
@@ -54,8 +55,8 @@ impl Sharers {
                 sharers.programs.push(program.to_string());
                 sharers.known.push(demand.is_some());
             };
-            if tenant.kind == TenantKind::Vm {
-                let vcpus = tenant.vcpus.unwrap_or(1);
+            if tenant.spec.kind == TenantKind::Vm {
+                let vcpus = tenant.spec.vcpus.unwrap_or(1);
                 let of = |it: &ThreadProgram| Some(demand(it)? * f64::from(it.count.on(cpus)));
                 let all: Option<f64> = tenant.threads.iter().map(of).sum();
                 let each = all.map(|all| (all / f64::from(vcpus)).min(1.0));

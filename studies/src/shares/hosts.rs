@@ -1,8 +1,8 @@
 //! Random hosts: the threads on them, and what the threads want.
 
-use quell_model::config::Scenario;
 use quell_model::{CpuId, CpuSet};
 use quell_policy::share::{Group, Problem, Thread};
+use quell_scenario::Scenario;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};

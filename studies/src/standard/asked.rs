@@ -12,7 +12,7 @@ use super::victim::{Window, histogram};
 use anyhow::{Context, ensure};
 use quell_bench::workload::load::{self, Plan, generate};
 use quell_bench::workload::{Launch, Nursery, Place, start_app};
-use quell_model::config::App;
+use quell_scenario::App;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
@@ -80,7 +80,7 @@ pub(super) fn run(
 mod tests {
     use super::*;
     use quell_bench::workload::find_program;
-    use quell_model::config::Memcached;
+    use quell_scenario::Memcached;
 
     #[test]
     fn memcached_is_asked_as_often_as_it_was_to_be() {

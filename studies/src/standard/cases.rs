@@ -4,7 +4,7 @@ use super::load::{LoadKind, LoadSpec};
 use super::own::OwnLoad;
 use super::program::Program;
 use super::victim::{Place, VictimSpec};
-use quell_model::config::{App, Memcached, Nginx};
+use quell_scenario::{App, Memcached, Nginx};
 
 /// Victims beside a load.
 #[derive(Debug, Clone, PartialEq)]

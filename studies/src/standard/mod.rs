@@ -45,7 +45,7 @@ use quell_bench::run::started::Started;
 use quell_bench::side::Side;
 use quell_bench::stats;
 use quell_bench::workload::Interrupted;
-use quell_model::config::{CriticalitySettings, TenantSpec};
+use quell_model::config::{AgentTenant, CriticalitySettings, Selectors, TenantSpec};
 use result::{Windows, summarise};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -307,9 +307,9 @@ impl Session<'_> {
 
     fn start(&self, side: usize) -> anyhow::Result<Started> {
         let this = || {
-            vec![TenantSpec {
-                pid: vec![std::process::id()],
-                ..TenantSpec::named("standard")
+            vec![AgentTenant {
+                spec: TenantSpec::named("standard"),
+                selectors: Selectors::pids([std::process::id()]),
             }]
         };
         let mut started = Started::start(

@@ -10,7 +10,7 @@ use anyhow::Context;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use quell_bench::workload::player::Burner;
-use quell_model::config::App;
+use quell_scenario::App;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -212,7 +212,7 @@ fn exit_now(code: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::Nginx;
+    use quell_scenario::Nginx;
 
     #[test]
     fn orders_are_read_as_they_were_written() {

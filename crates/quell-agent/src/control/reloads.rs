@@ -6,7 +6,7 @@ use crate::backend::Backends;
 use crate::backend::scripted::{Log, Recorder, Script as Scheduler};
 use crate::clock::Clock;
 use crate::testing::{facts, snapshot};
-use quell_model::config::TenantSpec;
+use quell_model::config::AgentTenant;
 use quell_model::{Promise, Source, Tid};
 use std::cell::RefCell;
 use std::io;
@@ -25,7 +25,7 @@ type File = Rc<RefCell<String>>;
 
 /// Two CPUs; of each tenant a thread whose number its selector says.
 struct Host {
-    tenants: Vec<Arc<TenantSpec>>,
+    tenants: Vec<AgentTenant>,
     period: u64,
 }
 
@@ -40,19 +40,19 @@ impl Observe for Host {
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         self.period += 1;
-        let names = self.tenants.iter().map(|it| (it.name.as_str(), 1));
+        let names = self.tenants.iter().map(|it| (it.spec.name.as_str(), 1));
         let mut seen = snapshot(self.period, &names.collect::<Vec<_>>());
         seen.time_ns = self.period * 100_000_000;
-        for (sample, spec) in seen.tenants.iter_mut().zip(&self.tenants) {
-            sample.spec = spec.clone();
-            sample.threads[0].id.tid = Tid(spec.pid[0]);
+        for (sample, tenant) in seen.tenants.iter_mut().zip(&self.tenants) {
+            sample.spec = Arc::new(tenant.spec.clone());
+            sample.threads[0].id.tid = Tid(tenant.selectors.pid[0]);
         }
         seen.tenants.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(seen)
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
-        self.tenants = config.tenants.iter().cloned().map(Arc::new).collect();
+        self.tenants.clone_from(&config.tenants);
         Ok(())
     }
 }

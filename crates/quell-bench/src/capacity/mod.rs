@@ -20,7 +20,8 @@ use crate::run::{BenchOptions, simulated};
 use crate::side::Side;
 use crate::workload::Interrupted;
 use anyhow::ensure;
-use quell_model::config::{ConfigError, Objective, Scenario, TenantClass, TenantSpec};
+use quell_model::config::{ConfigError, Objective, TenantClass};
+use quell_scenario::{Scenario, ScenarioTenant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -170,8 +171,9 @@ impl PolicyCapacity {
 /// Gives this objective (in ms) to every latency tenant that has none.
 pub fn set_objectives(scenario: &mut Scenario, p99_ms: f64) {
     for tenant in &mut scenario.tenants {
-        if tenant.class == TenantClass::Latency && tenant.objective.is_none() {
-            tenant.objective = Some(Objective { p99_ms });
+        let spec = &mut tenant.spec;
+        if spec.class == TenantClass::Latency && spec.objective.is_none() {
+            spec.objective = Some(Objective { p99_ms });
         }
     }
 }
@@ -254,7 +256,7 @@ pub fn run(
         set: Vec::new(),
         tenant: options
             .tenant
-            .map(|index| bench.scenario.tenants[index].name.clone()),
+            .map(|index| bench.scenario.tenants[index].spec.name.clone()),
         most,
         mix: options.mix(),
         notes: notes(&policies, bench.pairs),
@@ -269,17 +271,17 @@ impl CapacityOptions {
         let input = |index: usize, field: &str, message: &str| {
             ConfigError::at(&scenario.file, format!("tenant[{index}]{field}"), message)
         };
-        let latency = |tenant: &TenantSpec| tenant.class == TenantClass::Latency;
+        let latency = |tenant: &ScenarioTenant| tenant.spec.class == TenantClass::Latency;
         if !scenario.tenants.iter().any(latency) {
             let message = "no tenant has latency to keep; all are class = \"batch\"";
             return Err(ConfigError::at(&scenario.file, "tenant", message).into());
         }
         for (index, tenant) in scenario.tenants.iter().enumerate() {
-            if latency(tenant) && tenant.objective.is_none() {
+            if latency(tenant) && tenant.spec.objective.is_none() {
                 let message = format!(
                     "is missing: what 99th percentile must `{}` keep? Give it objective = {{ p99_ms = 10.0 }}, or \
                      all that have none --objective p99_ms=10",
-                    tenant.name
+                    tenant.spec.name
                 );
                 return Err(input(index, ".objective", &message).into());
             }
@@ -326,15 +328,15 @@ impl CapacityOptions {
     fn mix(&self) -> Vec<Share> {
         let tenants = self.bench.scenario.tenants.iter().enumerate();
         let share = tenants.map(|(index, tenant)| Share {
-            tenant: tenant.name.clone(),
-            class: tenant.class,
+            tenant: tenant.spec.name.clone(),
+            class: tenant.spec.class,
             count: match self.tenant {
                 Some(only) if only == index => 1,
                 _ => tenant.count,
             },
             grows: self.tenant.is_none_or(|only| only == index),
-            p99_ms: (tenant.class == TenantClass::Latency)
-                .then(|| tenant.objective.map(|objective| objective.p99_ms))
+            p99_ms: (tenant.spec.class == TenantClass::Latency)
+                .then(|| tenant.spec.objective.map(|objective| objective.p99_ms))
                 .flatten(),
         });
         share.collect()
@@ -399,6 +401,7 @@ fn ratios<'a>(scenario: &Scenario, run: &'a Run) -> Vec<Kept<'a>> {
     let tenants = scenario.instances().into_iter().zip(&run.tenants);
     let kept = tenants.filter_map(|(instance, found)| {
         let objective = instance
+            .table
             .spec
             .objective
             .filter(|_| found.class == TenantClass::Latency)?;

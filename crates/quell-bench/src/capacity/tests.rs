@@ -1,7 +1,7 @@
 //! Capacities that follow from theory, and options that are refused.
 
 use super::*;
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::path::Path;
 
 /// One CPU that runs nothing but the tenants: `count` services of 1000 requests a second, each of 100 µs in

@@ -5,7 +5,7 @@ use super::{Replayed, Under, replay};
 use crate::progress::Progress;
 use crate::run::{BenchOptions, simulated};
 use crate::side::Side;
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use quell_agent::client::Client;
 use quell_agent::wire::{Decision, Status};
-use quell_model::config::{AgentFile, TenantSpec};
+use quell_model::config::{AgentFile, AgentTenant};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -43,7 +43,7 @@ impl AgentChild {
     pub fn start(
         exe: &Path,
         settings: AgentFile,
-        tenants: Vec<TenantSpec>,
+        tenants: Vec<AgentTenant>,
         interrupt: &AtomicBool,
     ) -> anyhow::Result<AgentChild> {
         let folder = TempDir::with_prefix("quell-bench-")?;

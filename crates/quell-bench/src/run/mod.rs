@@ -32,7 +32,8 @@ use anyhow::{Context, bail, ensure};
 use host::HostTimes;
 pub use host::describe as describe_host;
 use quell_model::Finding;
-use quell_model::config::{Scenario, TenantSpec};
+use quell_model::config::{AgentTenant, Selectors};
+use quell_scenario::Scenario;
 use settings::Inventory;
 use started::Started;
 use std::io::ErrorKind;
@@ -491,12 +492,12 @@ impl Session<'_> {
     }
 
     /// The tenants as the agent's configuration selects them.
-    fn tenants(&self) -> Vec<TenantSpec> {
-        let spec = |tenant: &crate::workload::RunningTenant| TenantSpec {
-            pid: tenant.pids.iter().map(|pid| pid.0).collect(),
-            ..tenant.wishes.clone()
+    fn tenants(&self) -> Vec<AgentTenant> {
+        let table = |tenant: &crate::workload::RunningTenant| AgentTenant {
+            spec: tenant.wishes.clone(),
+            selectors: Selectors::pids(tenant.pids.iter().map(|pid| pid.0)),
         };
-        self.workload.tenants().iter().map(spec).collect()
+        self.workload.tenants().iter().map(table).collect()
     }
 }
 

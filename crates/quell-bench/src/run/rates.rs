@@ -12,7 +12,7 @@ use crate::report::words;
 use crate::result::SideResult;
 use crate::side::Side;
 use anyhow::{Context, ensure};
-use quell_model::config::{Load, Scenario, TenantSpec};
+use quell_scenario::{Load, Scenario, ScenarioTenant};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn of_this_machine(
     interrupt: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> anyhow::Result<(BenchOptions, Vec<String>)> {
-    let asks = |tenant: &TenantSpec| wanted(tenant).is_some();
+    let asks = |tenant: &ScenarioTenant| wanted(tenant).is_some();
     if !options.scenario.tenants.iter().any(asks) {
         return Ok((options, Vec::new()));
     }
@@ -73,7 +73,7 @@ pub fn of_this_machine(
     ))
 }
 
-fn wanted(tenant: &TenantSpec) -> Option<f64> {
+fn wanted(tenant: &ScenarioTenant) -> Option<f64> {
     tenant.load.as_ref()?.busy_percent
 }
 
@@ -90,21 +90,21 @@ fn set(scenario: &mut Scenario, results: &[SideResult], cpus: u32) -> anyhow::Re
         let Some(percent) = wanted(tenant) else {
             continue;
         };
-        let found = results.iter().find(|it| it.tenant == tenant.name);
-        let found = found.with_context(|| format!("tenant {}: no figures", tenant.name))?;
+        let found = results.iter().find(|it| it.tenant == tenant.spec.name);
+        let found = found.with_context(|| format!("tenant {}: no figures", tenant.spec.name))?;
         let figures = &found.figures;
         let per_s = figures.requests_per_s.unwrap_or(0.0);
         ensure!(
             figures.requests >= LEAST_ANSWERS && per_s > 0.0,
             "tenant {}: {} requests answered in {SECONDS} s at a quarter of its rate: too few to say what one costs here",
-            tenant.name,
+            tenant.spec.name,
             figures.requests
         );
         let cost_s = figures.cpu_share * f64::from(cpus) / per_s;
         ensure!(
             cost_s > 0.0,
             "tenant {}: its requests took no CPU time",
-            tenant.name
+            tenant.spec.name
         );
         let Some(load) = &mut tenant.load else {
             continue;
@@ -112,7 +112,7 @@ fn set(scenario: &mut Scenario, results: &[SideResult], cpus: u32) -> anyhow::Re
         // The requests per second that keep this part of one CPU busy.
         let per_cpu = percent / 100.0 / cost_s;
         let cost = words::latency(cost_s * 1e6);
-        let name = &tenant.name;
+        let name = &tenant.spec.name;
         notes.push(match load.rate_per_cpu {
             Some(_) => {
                 load.rate_per_cpu = Some(per_cpu);

@@ -19,11 +19,11 @@ use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::bail;
-use quell_model::config::{
-    Backend, Cgroups, ConfigError, CostsSpec, HostScheduler, Scenario, TenantClass, TenantInstance,
-    TenantKind, TenantSpec, ThreadProgram,
-};
+use quell_model::config::{Backend, ConfigError, TenantClass, TenantKind, TenantSpec};
 use quell_model::{CpuSet, ThreadRole, Topology};
+use quell_scenario::{
+    Cgroups, CostsSpec, HostScheduler, Scenario, ScenarioTenant, TenantInstance, ThreadProgram,
+};
 use quell_sim::{
     Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
     SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
@@ -121,12 +121,12 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
                 "is \"{}\" for thread `{}` of tenant `{}`; the simulator has no real-time class: --on host or vm",
                 thread.policy.name(),
                 thread.name,
-                tenant.name
+                tenant.spec.name
             );
             let key = format!("tenant[{index}].thread[{number}].policy");
             return Err(input(&key, &message).into());
         }
-        if tenant.kind == TenantKind::Vm && tenant.vcpus.is_none() {
+        if tenant.spec.kind == TenantKind::Vm && tenant.spec.vcpus.is_none() {
             let message = "is missing; the simulator needs to know how many a VM has";
             return Err(input(&format!("tenant[{index}].vcpus"), message).into());
         }
@@ -148,7 +148,7 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         return Err(input(&format!("{table}[{index}].max"), &message).into());
     }
     if let Some(side) = options.sides.iter().find(|side| side.divides_cores()) {
-        let pinned = |it: &TenantSpec| {
+        let pinned = |it: &ScenarioTenant| {
             let emulators = side.has_pools() && it.emulator_cpus.is_some();
             emulators || it.threads.iter().any(|thread| it.cpus_of(thread).is_some())
         };
@@ -162,16 +162,16 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     if let Some(side) = options.sides.iter().find(moves) {
         let batch = TenantClass::Batch;
         for (index, tenant) in scenario.tenants.iter().enumerate() {
-            if tenant.class != batch && tenant.objective.is_none() {
+            if tenant.spec.class != batch && tenant.spec.objective.is_none() {
                 let message = format!(
                     "is missing; side `{side}` moves cores by how far a tenant's 99th percentile is from it: \
                      objective = {{ p99_ms = 10.0 }}, or --set tenant.{}.objective.p99_ms=10",
-                    tenant.name
+                    tenant.spec.name
                 );
                 return Err(input(&format!("tenant[{index}].objective"), &message).into());
             }
         }
-        if scenario.tenants.iter().all(|tenant| tenant.class == batch) {
+        if scenario.tenants.iter().all(|it| it.spec.class == batch) {
             let message = format!(
                 "side `{side}` needs tenants with latency to keep; all are class = \"batch\""
             );
@@ -331,7 +331,7 @@ pub fn engine(
 /// A VM tenant under a side. Its guest has the EEVDF of Linux 6.12, as Debian 13 does, and costs in the guest
 /// are those of the host; on the ideal machine the VM costs nothing, and its guest serves the oldest request
 /// first, too.
-fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
+fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let ideal = *side == Side::Simulated(Simulated::Ideal);
     let class: Box<dyn Class> = if ideal {
         Box::new(Oldest::default())
@@ -352,12 +352,12 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
         },
         vm_costs: if ideal { VmCosts::NONE } else { vm_costs },
         emulators: emulators(tenant),
-        ..Vm::new(tenant.vcpus.unwrap_or(1), class)
+        ..Vm::new(tenant.spec.vcpus.unwrap_or(1), class)
     }
 }
 
 /// The number of emulator threads: one for each queue carries a VM's requests and answers, if it gets any.
-fn emulators(tenant: &TenantSpec) -> u32 {
+fn emulators(tenant: &ScenarioTenant) -> u32 {
     match tenant.load {
         Some(_) => tenant.queues.unwrap_or(1),
         None => 0,
@@ -413,7 +413,7 @@ impl Bench<'_> {
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
         let owners = owners(&self.instances);
-        let spec_of = |owner: &Owner| self.instances[owner.instance].spec;
+        let spec_of = |owner: &Owner| &self.instances[owner.instance].table.spec;
         let tenants: Vec<_> = owners.iter().map(spec_of).collect();
         let side_of = &options.sides[side];
         let (class, costs) = engine(
@@ -431,24 +431,24 @@ impl Bench<'_> {
         let mut timeout = 0;
         for (index, tenant) in self.instances.iter().enumerate() {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
-            timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
-            let inside = Tenant::new(&tenant.spec.threads, load);
+            timeout = timeout.max(tenant.table.load.as_ref().map_or(0, |load| load.timeout_ms));
+            let inside = Tenant::new(&tenant.table.threads, load);
             let group = self.cgroups.of[index].map_or(GroupId::ROOT, |own| groups[own]);
             let first = simulation.machine().threads.len();
-            match tenant.spec.kind {
+            match tenant.table.spec.kind {
                 TenantKind::Process | TenantKind::Container => {
                     simulation.add_tenant(Tenant { group, ..inside });
                 }
                 TenantKind::Vm => {
                     let vm = Vm {
                         group,
-                        ..vm(tenant.spec, side_of, costs, self.vm_costs)
+                        ..vm(tenant.table, side_of, costs, self.vm_costs)
                     };
                     let vm = simulation.add_vm(vm);
                     simulation.add_tenant_in(vm, inside);
                 }
             }
-            self.restrict(&mut simulation, tenant.spec, first);
+            self.restrict(&mut simulation, tenant.table, first);
         }
         let watch = if options.scheduling || options.trace.is_some() {
             let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
@@ -500,10 +500,10 @@ impl Bench<'_> {
         let watched = analyser.map(|analyser| self.scheduling(analyser));
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {
-            let loaded = tenant.spec.load.is_some();
+            let loaded = tenant.table.load.is_some();
             measurements.push(Measurement {
                 tenant: tenant.name.clone(),
-                class: tenant.spec.class,
+                class: tenant.table.spec.class,
                 latency: latency_histogram(),
                 requests: 0,
                 errors: 0,
@@ -545,7 +545,7 @@ impl Bench<'_> {
         for ((measurement, tenant), seconds) in
             measurements.iter_mut().zip(&self.instances).zip(by_second)
         {
-            measurement.late_seconds = tenant.spec.objective.map(|it| late(seconds, it));
+            measurement.late_seconds = tenant.table.spec.objective.map(|it| late(seconds, it));
         }
         let cpus = second.busy_ns.iter().zip(&first.busy_ns);
         let busy = cpus.map(|(now, then)| now - then);
@@ -567,7 +567,7 @@ impl Bench<'_> {
     }
 
     /// Limits where a tenant's threads on the host may run; they are the threads from `first` on.
-    fn restrict(&self, simulation: &mut Simulation, tenant: &TenantSpec, first: usize) {
+    fn restrict(&self, simulation: &mut Simulation, tenant: &ScenarioTenant, first: usize) {
         let cpus = self.topology.cpus.len() as u32;
         // CPUs for emulators are for no other thread, unless the scenario says so.
         let for_emulators = for_emulators(&self.instances);
@@ -578,7 +578,7 @@ impl Bench<'_> {
                 .collect()
         });
         let others = others.as_ref();
-        let allowed: Vec<Option<&CpuSet>> = match tenant.kind {
+        let allowed: Vec<Option<&CpuSet>> = match tenant.spec.kind {
             TenantKind::Vm => {
                 let roles = simulation.machine().threads[first..].iter();
                 let of = |it: &quell_sim::Thread| match it.role {
@@ -621,14 +621,14 @@ impl Bench<'_> {
 
     /// The names of a tenant and its threads on the host in traces.
     fn names(&self, tenant: &TenantInstance<'_>) -> Names {
-        let programs = tenant.spec.threads.iter();
+        let programs = tenant.table.threads.iter();
         let cpus = self.topology.cpus.len() as u32;
         let programs = programs.map(|spec| (&*spec.name, spec.count.on(cpus)));
-        let kinds: Vec<(&str, u32)> = match tenant.spec.kind {
+        let kinds: Vec<(&str, u32)> = match tenant.table.spec.kind {
             TenantKind::Process | TenantKind::Container => programs.collect(),
             TenantKind::Vm => {
-                let vcpus = tenant.spec.vcpus.unwrap_or(1);
-                vec![("vcpu", vcpus), ("emulator", emulators(tenant.spec))]
+                let vcpus = tenant.table.spec.vcpus.unwrap_or(1);
+                vec![("vcpu", vcpus), ("emulator", emulators(tenant.table))]
             }
         };
         let mut threads = Vec::new();
@@ -648,8 +648,8 @@ impl Bench<'_> {
     /// The CPU time that a tenant's threads used between two readings, by program, in ns.
     fn programs_ns(&self, index: usize, from: &Reading, to: &Reading) -> BTreeMap<String, u64> {
         let mut of = BTreeMap::new();
-        let tenant = self.instances[index].spec;
-        if tenant.kind == TenantKind::Vm {
+        let tenant = self.instances[index].table;
+        if tenant.spec.kind == TenantKind::Vm {
             return of;
         }
         let cpus = self.topology.cpus.len() as u32;
@@ -686,7 +686,7 @@ impl Bench<'_> {
         seed: u64,
         end: u64,
     ) -> anyhow::Result<Option<Load>> {
-        let Some(load) = &tenant.spec.load else {
+        let Some(load) = &tenant.table.load else {
             return Ok(None);
         };
         let plan = Plan::new(scenario, load, self.topology.cpus.len() as u32)?;
@@ -703,7 +703,7 @@ impl Bench<'_> {
 fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
     let sets = instances
         .iter()
-        .filter_map(|it| it.spec.emulator_cpus.as_ref());
+        .filter_map(|it| it.table.emulator_cpus.as_ref());
     sets.flat_map(CpuSet::iter).collect()
 }
 
@@ -741,7 +741,7 @@ fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
             instance,
             in_guest: false,
         };
-        let in_guest = (it.spec.kind == TenantKind::Vm).then_some(Owner {
+        let in_guest = (it.table.spec.kind == TenantKind::Vm).then_some(Owner {
             instance,
             in_guest: true,
         });

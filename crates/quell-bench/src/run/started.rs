@@ -5,7 +5,7 @@ use super::scheduler::SchedulerChild;
 use crate::result::Substrate;
 use crate::side::Side;
 use anyhow::{Context, ensure};
-use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantSpec};
+use quell_model::config::{AgentTenant, Backend, CriticalitySettings, Mechanism};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -30,7 +30,7 @@ impl Started {
         side: &Side,
         label: &str,
         exe: &Path,
-        tenants: impl FnOnce() -> Vec<TenantSpec>,
+        tenants: impl FnOnce() -> Vec<AgentTenant>,
         criticality: CriticalitySettings,
         interrupt: &AtomicBool,
     ) -> anyhow::Result<Started> {
@@ -50,7 +50,7 @@ impl Started {
             Some(_) => {
                 let mut tenants = tenants();
                 let settings = side
-                    .agent_for(&tenants, criticality)
+                    .agent_for(tenants.iter().map(|it| &it.spec), criticality)
                     .context("the side has an agent")?;
                 if !settings.agent.has(Mechanism::Criticality) {
                     tenants.iter_mut().for_each(promise_nothing);
@@ -104,9 +104,10 @@ impl Started {
 }
 
 /// Withdraws what a tenant asks for: agents refuse that where no mechanism gives it.
-fn promise_nothing(tenant: &mut TenantSpec) {
-    tenant.criticality = None;
-    tenant.period_ms = None;
-    tenant.budget_ms = None;
-    tenant.pessimistic_budget_ms = None;
+fn promise_nothing(tenant: &mut AgentTenant) {
+    let spec = &mut tenant.spec;
+    spec.criticality = None;
+    spec.period_ms = None;
+    spec.budget_ms = None;
+    spec.pessimistic_budget_ms = None;
 }

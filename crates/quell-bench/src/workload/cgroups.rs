@@ -11,7 +11,7 @@
 
 use anyhow::Context;
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
-use quell_model::config::{Cgroup, Scenario};
+use quell_scenario::{Cgroup, Scenario};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -187,7 +187,7 @@ pub fn write(file: &Path, value: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use quell_model::TenantWeight;
-    use quell_model::config::CpuMax;
+    use quell_scenario::CpuMax;
 
     #[test]
     fn weights_and_limits_in_both_interfaces() {

@@ -29,8 +29,9 @@ use pauses::Pauses;
 pub use place::{Place, affinity, set_affinity};
 pub use process::find_program;
 pub use process::{Nursery, Process, family};
-use quell_model::config::{Scenario, TenantInstance, TenantKind, TenantSpec};
+use quell_model::config::{TenantKind, TenantSpec};
 use quell_model::{Pid, TenantName};
+use quell_scenario::{Scenario, TenantInstance};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ pub struct RunningTenant {
 
 /// What an agent needs to know of a tenant, besides its name and processes.
 fn wishes(instance: &TenantInstance<'_>) -> TenantSpec {
-    let spec = instance.spec;
+    let spec = &instance.table.spec;
     TenantSpec {
         class: spec.class,
         weight: spec.weight,
@@ -135,12 +136,12 @@ impl Workload {
         let instances = scenario.instances();
         for instance in &instances {
             anyhow::ensure!(
-                instance.spec.kind != TenantKind::Vm,
+                instance.table.spec.kind != TenantKind::Vm,
                 "tenant {}: kind = \"vm\" does not run on this machine yet",
                 instance.name
             );
             anyhow::ensure!(
-                !instance.spec.threads.iter().any(|it| it.spawns()),
+                !instance.table.threads.iter().any(|it| it.spawns()),
                 "tenant {}: `spawn` runs on the simulator only, yet (--on sim)",
                 instance.name
             );
@@ -152,9 +153,9 @@ impl Workload {
         // Tenants that take no requests keep the CPUs busy, and may leave nothing to the others: they wait
         // until the load begins.
         let mut order: Vec<usize> = (0..instances.len()).collect();
-        order.sort_by_key(|&index| instances[index].spec.load.is_none());
+        order.sort_by_key(|&index| instances[index].table.load.is_none());
         for index in order {
-            let (name, spec) = (&instances[index].name, instances[index].spec);
+            let (name, table) = (&instances[index].name, instances[index].table);
             if interrupt.load(Ordering::Relaxed) {
                 return Err(Interrupted.into());
             }
@@ -165,12 +166,12 @@ impl Workload {
                 folder: own,
                 place: Place {
                     cgroup: cgroups.procs(index)?,
-                    cpus: spec.cpus.clone(),
+                    cpus: table.cpus.clone(),
                 },
                 cpus,
                 interrupt: &interrupt,
             };
-            let load = match &spec.load {
+            let load = match &table.load {
                 None => None,
                 Some(load) => Some(LoadState {
                     plan: Plan::new(scenario, load, cpus)?,
@@ -179,9 +180,9 @@ impl Workload {
                     next_id: 0,
                 }),
             };
-            let started = match &spec.app {
+            let started = match &table.app {
                 Some(app) => apps::start(app, &launch),
-                None => played::start(&spec.threads, load.is_some(), quell_exe, &launch),
+                None => played::start(&table.threads, load.is_some(), quell_exe, &launch),
             };
             let started = started.with_context(|| format!("tenant {name} did not start"))?;
             if started.work.is_some() {
@@ -189,7 +190,7 @@ impl Workload {
             }
             running[index] = Some(Running {
                 started,
-                programs: spec.threads.iter().map(|it| it.name.clone()).collect(),
+                programs: table.threads.iter().map(|it| it.name.clone()).collect(),
                 load,
             });
         }

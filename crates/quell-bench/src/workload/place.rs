@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use quell_model::CpuSet;
-use quell_model::config::{ConfigError, Scenario};
+use quell_model::config::ConfigError;
+use quell_scenario::Scenario;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;

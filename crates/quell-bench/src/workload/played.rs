@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, recv, setsockopt, socketpair, sockopt,
 };
-use quell_model::config::ThreadProgram;
+use quell_scenario::ThreadProgram;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;

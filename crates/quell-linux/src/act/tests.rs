@@ -232,10 +232,11 @@ name = 't'
 pid = [1]
 ";
     let config = quell_model::config::AgentFile::parse(Path::new("t.toml"), text);
-    let spec = Arc::new(config.unwrap().tenants.remove(0));
+    let spec = Arc::new(config.unwrap().tenants.remove(0).spec);
     let tenant = |name: &str, cgroup: &str| TenantSample {
         name: name.into(),
         spec: Arc::clone(&spec),
+        selectors: Arc::default(),
         cgroup: Some(CgroupPath(cgroup.into())),
         threads: Vec::new(),
         limit_cpus: None,

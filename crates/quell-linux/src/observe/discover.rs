@@ -463,7 +463,7 @@ fn executable(root: &str, pid: u32) -> Result<Option<Vec<u8>>, ObserveError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::TenantSpec;
+    use quell_model::config::{self, AgentTenant};
     use std::fs;
     use std::path::Path;
 
@@ -516,13 +516,13 @@ mod tests {
 
     const PF_KTHREAD: u64 = 0x0020_0000;
 
-    fn named(name: &str, change: impl Fn(&mut TenantSpec)) -> TenantSpec {
-        let mut spec = TenantSpec::named(name);
-        change(&mut spec);
-        spec
+    fn named(name: &str, change: impl Fn(&mut config::Selectors)) -> AgentTenant {
+        let mut tenant = AgentTenant::named(name);
+        change(&mut tenant.selectors);
+        tenant
     }
 
-    fn discover(root: &Path, specs: &[TenantSpec]) -> Discovery {
+    fn discover(root: &Path, specs: &[AgentTenant]) -> Discovery {
         let selectors = Selectors::new(specs).unwrap();
         let kvm = root.join("kvm");
         let (root, kvm) = (root.to_str().unwrap(), kvm.to_str().unwrap());

@@ -40,7 +40,7 @@ use discover::Discovery;
 use host::{CpuTimes, Host};
 use nix::time::{ClockId, clock_gettime};
 use own::OwnCgroups;
-use quell_model::config::TenantSpec;
+use quell_model::config::{self, AgentTenant, TenantSpec};
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
 use sampler::{Period, Sampler};
 use selector::Selectors;
@@ -77,7 +77,7 @@ pub struct Observer {
 /// The tenants, and the processes of each tenant.
 struct View {
     names: Vec<TenantName>,
-    specs: Vec<Arc<TenantSpec>>,
+    specs: Vec<(Arc<TenantSpec>, Arc<config::Selectors>)>,
     /// The tenants' indices, ascending by name.
     by_name: Vec<usize>,
     discovery: Discovery,
@@ -85,16 +85,21 @@ struct View {
 }
 
 impl View {
-    fn of(tenants: &[TenantSpec]) -> Result<View, ObserveError> {
+    fn of(tenants: &[AgentTenant]) -> Result<View, ObserveError> {
         let selectors = Selectors::new(tenants)?;
-        let names: Vec<TenantName> = tenants.iter().map(|s| s.name.as_str().into()).collect();
+        let names: Vec<TenantName> = tenants
+            .iter()
+            .map(|t| t.spec.name.as_str().into())
+            .collect();
         let mut by_name: Vec<usize> = (0..names.len()).collect();
         by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
+        let specs = tenants.iter().cloned();
+        let specs = specs.map(|it| (Arc::new(it.spec), Arc::new(it.selectors)));
         Ok(View {
             discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, tenants.len())?,
             own_cgroups: OwnCgroups::new(names.len()),
             names,
-            specs: tenants.iter().cloned().map(Arc::new).collect(),
+            specs: specs.collect(),
             by_name,
         })
     }
@@ -112,7 +117,7 @@ impl Observer {
     /// # Errors
     /// The call fails with a wrong selector ([`ObserveError::Selector`]); with [`Preference::Bpf`], if the
     /// monitor cannot load; and on a host without `/proc` or `/sys`.
-    pub fn new(tenants: &[TenantSpec], preference: Preference) -> Result<Observer, ObserveError> {
+    pub fn new(tenants: &[AgentTenant], preference: Preference) -> Result<Observer, ObserveError> {
         let view = View::of(tenants)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
@@ -145,7 +150,7 @@ impl Observer {
     ///
     /// # Errors
     /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
-    pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
+    pub fn follow(&mut self, tenants: &[AgentTenant]) -> Result<(), ObserveError> {
         let counted = match &mut self.counters {
             Counters::Bpf(counted) if Counted::can_follow(tenants.len()) => counted,
             _ => {
@@ -288,7 +293,8 @@ impl Observer {
                     .map(|by| self.view.names[by].clone()),
                 limit_cpus: self.view.own_cgroups.limit(index, stopped),
                 name: self.view.names[index].clone(),
-                spec: Arc::clone(&self.view.specs[index]),
+                spec: Arc::clone(&self.view.specs[index].0),
+                selectors: Arc::clone(&self.view.specs[index].1),
                 cgroup: self.view.own_cgroups.of(index).cloned(),
                 threads,
                 ended,

@@ -7,7 +7,7 @@
 use super::error::SelectorError;
 use super::qemu;
 use globset::{GlobBuilder, GlobMatcher};
-use quell_model::config::TenantSpec;
+use quell_model::config::AgentTenant;
 use regex::Regex;
 
 /// The index of a tenant in the configuration.
@@ -17,7 +17,7 @@ pub(crate) type TenantIndex = usize;
 ///
 /// # Errors
 /// The call fails with the first selector that is not a glob, regular expression or unit name.
-pub fn check_selectors(tenants: &[TenantSpec]) -> Result<(), SelectorError> {
+pub fn check_selectors(tenants: &[AgentTenant]) -> Result<(), SelectorError> {
     Selectors::new(tenants).map(|_| ())
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Selectors {
-    pub(crate) fn new(specs: &[TenantSpec]) -> Result<Selectors, SelectorError> {
+    pub(crate) fn new(specs: &[AgentTenant]) -> Result<Selectors, SelectorError> {
         let mut needs = Needs::default();
         let mut tenants = Vec::with_capacity(specs.len());
-        for (index, spec) in specs.iter().enumerate() {
+        for (index, AgentTenant { spec, selectors }) in specs.iter().enumerate() {
             let error = |key: &'static str, value: &str, message: String| SelectorError {
                 tenant: spec.name.clone(),
                 index,
@@ -85,13 +85,13 @@ impl Selectors {
                     .map(|glob| Some(glob.compile_matcher()))
                     .map_err(|e| error(key, value, format!("is no glob: {}", e.kind())))
             };
-            let cmdline = match &spec.cmdline {
+            let cmdline = match &selectors.cmdline {
                 Some(text) => Some(Regex::new(text).map_err(|e| {
                     error("cmdline", text, format!("is no regular expression: {e}"))
                 })?),
                 None => None,
             };
-            let unit = match &spec.unit {
+            let unit = match &selectors.unit {
                 Some(unit) if unit.is_empty() || unit.contains('/') => {
                     let message = "is no unit name; write it as `systemctl` shows it";
                     return Err(error("unit", unit, message.to_string()));
@@ -100,12 +100,12 @@ impl Selectors {
                 None => None,
             };
             let compiled = Compiled {
-                pids: spec.pid.clone(),
-                cgroup: glob("cgroup", &spec.cgroup)?,
+                pids: selectors.pid.clone(),
+                cgroup: glob("cgroup", &selectors.cgroup)?,
                 unit,
-                exe: glob("exe", &spec.exe)?,
+                exe: glob("exe", &selectors.exe)?,
                 cmdline,
-                libvirt: glob("libvirt", &spec.libvirt)?,
+                libvirt: glob("libvirt", &selectors.libvirt)?,
             };
             needs.cgroup |= compiled.cgroup.is_some() || compiled.unit.is_some();
             needs.exe |= compiled.exe.is_some() || compiled.libvirt.is_some();
@@ -217,21 +217,22 @@ mod tests {
     use proptest::prelude::*;
 
     /// Tenants `0`, `1`, ... with one selector each.
-    fn tenants(list: &[(&str, &str)]) -> Vec<TenantSpec> {
+    fn tenants(list: &[(&str, &str)]) -> Vec<AgentTenant> {
         list.iter()
             .enumerate()
             .map(|(n, (key, value))| {
-                let mut spec = TenantSpec::named(&n.to_string());
+                let mut tenant = AgentTenant::named(&n.to_string());
+                let selectors = &mut tenant.selectors;
                 let value = value.to_string();
                 match *key {
-                    "pid" => spec.pid = vec![value.parse().unwrap()],
-                    "cgroup" => spec.cgroup = Some(value),
-                    "unit" => spec.unit = Some(value),
-                    "exe" => spec.exe = Some(value),
-                    "cmdline" => spec.cmdline = Some(value),
-                    _ => spec.libvirt = Some(value),
+                    "pid" => selectors.pid = vec![value.parse().unwrap()],
+                    "cgroup" => selectors.cgroup = Some(value),
+                    "unit" => selectors.unit = Some(value),
+                    "exe" => selectors.exe = Some(value),
+                    "cmdline" => selectors.cmdline = Some(value),
+                    _ => selectors.libvirt = Some(value),
                 }
-                spec
+                tenant
             })
             .collect()
     }

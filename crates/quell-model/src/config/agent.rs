@@ -1,7 +1,7 @@
 //! `quell.toml`: the agent's configuration.
 
-use super::parse::parse_without;
-use super::{AdmissionTest, ConfigError, CriticalitySettings, TenantSpec};
+use super::parse::parse_explaining;
+use super::{AdmissionTest, AgentTenant, ConfigError, CriticalitySettings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct AgentFile {
     pub criticality: CriticalitySettings,
     /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
-    pub tenants: Vec<TenantSpec>,
+    pub tenants: Vec<AgentTenant>,
 }
 
 /// The `[agent]` table.
@@ -187,19 +187,15 @@ impl Default for AsymmetrySettings {
     }
 }
 
-/// The keys of a tenant that are valid in scenarios only.
-const SCENARIO_ONLY: [&str; 10] = [
-    "count",
-    "app",
-    "thread",
-    "load",
-    "within",
-    "own_cgroup",
-    "max",
-    "cpus",
-    "emulator_cpus",
-    "queues",
-];
+/// Why a key of a tenant is unknown in `quell.toml`, if it is one of a scenario's tenant.
+fn of_scenarios(key: &str) -> Option<&'static str> {
+    match key {
+        "count" => Some("is for scenarios; give each tenant of a live host its own table"),
+        "app" | "thread" | "load" | "within" | "own_cgroup" | "max" | "cpus" | "emulator_cpus"
+        | "queues" => Some("is for scenarios (`quell bench`); the agent selects what runs"),
+        _ => None,
+    }
+}
 
 impl AgentFile {
     /// Reads and checks `quell.toml`; `file` is only for messages.
@@ -207,7 +203,7 @@ impl AgentFile {
     /// # Errors
     /// The text is no `quell.toml`, a value is out of range, or keys contradict one another.
     pub fn parse(file: &Path, text: &str) -> Result<AgentFile, ConfigError> {
-        let config: AgentFile = parse_without(file, text, &SCENARIO_ONLY)?;
+        let config: AgentFile = parse_explaining(file, text, of_scenarios)?;
         match config.check(file) {
             Ok(()) => Ok(config),
             Err(error) => Err(error.located(text)),
@@ -243,37 +239,17 @@ impl AgentFile {
         let mut names = BTreeSet::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
             let key = format!("tenant[{index}]");
-            tenant.check(file, &key)?;
-            if !names.insert(&tenant.name) {
-                let message = format!("`{}` is the name of an earlier tenant", tenant.name);
+            tenant.spec.check(file, &key)?;
+            if !names.insert(&tenant.spec.name) {
+                let message = format!("`{}` is the name of an earlier tenant", tenant.spec.name);
                 return Err(ConfigError::at(file, format!("{key}.name"), message));
             }
-            if !tenant.has_selector() {
+            if tenant.selectors.is_empty() {
                 let message = "has no selector; give at least one of `pid`, `cgroup`, `unit`, \
                                `exe`, `cmdline`, `libvirt`";
                 return Err(ConfigError::at(file, key, message));
             }
-            if tenant.count != 1 {
-                let message = "is for scenarios; give each tenant of a live host its own table";
-                return Err(ConfigError::at(file, format!("{key}.count"), message));
-            }
-            for (field, given) in [
-                ("app", tenant.app.is_some()),
-                ("thread", !tenant.threads.is_empty()),
-                ("load", tenant.load.is_some()),
-                ("within", tenant.within.is_some()),
-                ("own_cgroup", tenant.own_cgroup.is_some()),
-                ("max", tenant.max.is_some()),
-                ("cpus", tenant.cpus.is_some()),
-                ("emulator_cpus", tenant.emulator_cpus.is_some()),
-                ("queues", tenant.queues.is_some()),
-            ] {
-                if given {
-                    let message = "is for scenarios (`quell bench`); the agent selects what runs";
-                    return Err(ConfigError::at(file, format!("{key}.{field}"), message));
-                }
-            }
-            if tenant.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
+            if tenant.spec.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
                 let message = "needs `criticality` in agent.policy";
                 return Err(ConfigError::at(file, format!("{key}.criticality"), message));
             }

@@ -86,21 +86,31 @@ fn find(table: &DeTable<'_>, key: &str, names: &mut Vec<String>) -> Option<Range
 /// # Errors
 /// The text is no TOML or does not fit `T`; the error has the line.
 pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
-    parse_without(file, text, &[])
+    parse_explaining(file, text, |_| None)
 }
 
-/// Like [`parse`], without suggestions of the given keys, which are known but invalid in this file.
-pub(super) fn parse_without<T: DeserializeOwned>(
+/// Like [`parse`], for files with `[[tenant]]` tables: where a tenant has an unknown key that `foreign` knows
+/// from another file, its answer is the message.
+///
+/// # Errors
+/// The call fails as [`parse`] does.
+pub fn parse_explaining<T: DeserializeOwned>(
     file: &Path,
     text: &str,
-    unfit: &[&str],
+    foreign: impl Fn(&str) -> Option<&'static str>,
 ) -> Result<T, ConfigError> {
     let error = |e: &toml::de::Error, key: String| {
+        let message = e.message().trim();
+        let unknown = message.starts_with(UNKNOWN_FIELD);
+        let explained = unknown.then(|| tenants_key(&key).and_then(&foreign));
         let error = ConfigError {
             file: file.into(),
             line: e.span().map(|span| line_of(text, span.start)),
+            message: match explained.flatten() {
+                Some(message) => message.to_string(),
+                None => suggest(message),
+            },
             key,
-            message: suggest(e.message().trim(), unfit),
         };
         error.located(text)
     };
@@ -112,16 +122,25 @@ pub(super) fn parse_without<T: DeserializeOwned>(
     })
 }
 
+/// How serde's message about an unknown key begins.
+const UNKNOWN_FIELD: &str = "unknown field";
+
+/// `weight` of `tenant[1].weight`; `None` where the key is not one of a tenant's own.
+fn tenants_key(key: &str) -> Option<&str> {
+    let (tenant, key) = key.split_once('.')?;
+    (tenant.starts_with("tenant[") && !key.contains(['.', '['])).then_some(key)
+}
+
 /// Adds the nearest known name to serde's "unknown field" and "unknown variant" messages.
-fn suggest(message: &str, unfit: &[&str]) -> String {
+fn suggest(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let kind = ["unknown field", "unknown variant"]
+    let kind = [UNKNOWN_FIELD, "unknown variant"]
         .into_iter()
         .find(|it| message.starts_with(it));
     let (Some(kind), Some(given)) = (kind, quoted.next()) else {
         return message.to_string();
     };
-    let known: Vec<&str> = quoted.filter(|it| !unfit.contains(it)).collect();
+    let known: Vec<&str> = quoted.collect();
     let likely = match nearest(given, known.iter().copied()) {
         Some(known) => format!("; did you mean `{known}`?"),
         None => String::new(),
@@ -137,7 +156,7 @@ fn suggest(message: &str, unfit: &[&str]) -> String {
 }
 
 /// The known name most similar to the given one, if any is similar enough.
-pub(super) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|known| (strsim::jaro_winkler(given, known), known))
         .filter(|(similarity, _)| *similarity > 0.75)
@@ -148,6 +167,7 @@ pub(super) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AgentFile;
 
     const TEXT: &str = "[agent]\nperiod_ms = 1\n[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\nexe = \"x\"\n[[tenant.thread]]\nname = \"t\"\nnice = 30\n";
 
@@ -176,11 +196,16 @@ mod tests {
     #[test]
     fn what_does_not_belong_there_is_not_suggested() {
         let message = "unknown field `cunt`, expected one of `name`, `count`, `class`";
-        assert!(suggest(message, &[]).ends_with("did you mean `count`?"));
-        assert_eq!(
-            suggest(message, &["count"]),
-            "unknown field `cunt`, expected one of `name`, `class`"
+        assert!(suggest(message).ends_with("did you mean `count`?"));
+        let quell_toml = "[[tenant]]\nname = \"a\"\npid = 1\ncunt = 2\n";
+        let error = AgentFile::parse(Path::new("q"), quell_toml).unwrap_err();
+        assert!(
+            error
+                .message
+                .starts_with("unknown field `cunt`, expected one of `name`, "),
+            "{error}"
         );
-        assert_eq!(suggest("other `x`", &[]), "other `x`");
+        assert!(!error.message.contains("count"), "{error}");
+        assert_eq!(suggest("other `x`"), "other `x`");
     }
 }

@@ -169,7 +169,11 @@ impl Default for CriticalitySettings {
 }
 
 impl CriticalitySettings {
-    pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    /// Checks the values' ranges.
+    ///
+    /// # Errors
+    /// A value is out of its range.
+    pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let percent = self.reserve_percent;
         // Without a reserve, a CPU that is promised completely would serve no other thread, and the
         // kernel ends a scheduler that lets threads wait so long.

@@ -1,29 +1,21 @@
-//! A tenant: the processes in it, the service it is owed, and (in scenarios) what its threads do.
+//! A tenant as operators describe it: the service that the tenant is owed, and the processes in it.
 
 use super::ConfigError;
-use super::app::App;
-use super::group::CpuMax;
-use super::program::{Load, ThreadProgram};
 use super::server::Criticality;
-use crate::{CpuSet, TenantName, TenantWeight};
-use serde::de::{Error, SeqAccess, Visitor};
+use super::table::{self, Table, foreign, read_into};
+use crate::{TenantName, TenantWeight};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;
 
-/// One `[[tenant]]` table.
-///
-/// Selectors (`pid`, `cgroup`, `unit`, `exe`, `cmdline`, `libvirt`) say which processes of a live
-/// host belong to the tenant; a process belongs to the first tenant of which any selector matches.
-/// `app`, `thread` and `load` say what the tenant does in a scenario. No file may use both.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The service that a tenant is owed: the keys that a `[[tenant]]` table has in every file, and all that a
+/// policy is told of a tenant's configuration.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSpec {
     /// Unique name: letters, digits, `.`, `_`, `-`; at most 64.
     pub name: String,
-    /// The number of tenants alike (`img` becomes `img-0`, `img-1`, ... when more than 1). Scenarios only.
-    #[serde(default = "one")]
-    pub count: u32,
     /// The kind of tenant.
     #[serde(default)]
     pub kind: TenantKind,
@@ -33,23 +25,8 @@ pub struct TenantSpec {
     /// Weight among tenants, 1 to 10 000. Not given: the setting of the owner stays (a cgroup's
     /// `cpu.weight`, the threads' nice values).
     pub weight: Option<TenantWeight>,
-    /// Selector: processes of these ids, and their descendants.
-    #[serde(default, deserialize_with = "one_or_many")]
-    pub pid: Vec<u32>,
-    /// Selector: processes in cgroups matching this glob (path below the hierarchy's root, no
-    /// leading `/`; `*` does not cross `/`, `**` does).
-    pub cgroup: Option<String>,
-    /// Selector: processes of this systemd unit.
-    pub unit: Option<String>,
-    /// Selector: processes whose executable's path, or its last component, matches this glob.
-    pub exe: Option<String>,
-    /// Selector: processes whose command line (arguments joined by blanks) matches this regular
-    /// expression.
-    pub cmdline: Option<String>,
-    /// Selector: QEMU processes of libvirt domains whose name matches this glob.
-    pub libvirt: Option<String>,
-    /// The number of vCPUs (kind `vm`); for the admission test the number of CPUs at once of a tenant of
-    /// any kind, 1 unless given.
+    /// The number of vCPUs (kind `vm`), 1 to 1024; for the admission test the number of CPUs at once of a
+    /// tenant of any kind, 1 unless given.
     pub vcpus: Option<u32>,
     /// The tenant's criticality: if given, the tenant has a budget in every period, not a weight. For
     /// the agent and `quell admit`.
@@ -61,68 +38,40 @@ pub struct TenantSpec {
     /// The CPU time that each vCPU needs in the worst case, in ms, `budget_ms` to the period (high
     /// criticality).
     pub pessimistic_budget_ms: Option<f64>,
-    /// The group that the tenant is in (scenarios): the parent of a container's or VM's own cgroup, or
-    /// the cgroup of the process itself.
-    pub within: Option<String>,
-    /// Whether the tenant has a cgroup of its own (scenarios; kind `vm`); not given: yes.
-    pub own_cgroup: Option<bool>,
-    /// The bandwidth limit of the tenant's own cgroup (scenarios; kind `container` or `vm`).
-    pub max: Option<CpuMax>,
-    /// The CPUs that the tenant's threads may run on (scenarios). For a VM: the host's CPUs for its vCPUs.
-    #[serde(default, deserialize_with = "super::cpus::deserialize")]
-    pub cpus: Option<CpuSet>,
-    /// The host's CPUs that the VM's emulator threads may run on (scenarios; kind `vm`).
-    #[serde(default, deserialize_with = "super::cpus::deserialize")]
-    pub emulator_cpus: Option<CpuSet>,
-    /// The number of queues of the VM's network card, each with an emulator thread, 1 to 64; 1 unless
-    /// given (scenarios; kind `vm`).
-    pub queues: Option<u32>,
     /// The operator's service-level objective for the tenant.
     pub objective: Option<Objective>,
-    /// A real application to run (scenarios).
-    pub app: Option<App>,
-    /// The programs of the tenant's threads (scenarios).
-    #[serde(default, rename = "thread")]
-    pub threads: Vec<ThreadProgram>,
-    /// The requests that the tenant gets (scenarios).
-    pub load: Option<Load>,
 }
 
-fn one() -> u32 {
-    1
+/// One `[[tenant]]` table of `quell.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct AgentTenant {
+    /// The service that the tenant is owed.
+    #[serde(flatten)]
+    pub spec: TenantSpec,
+    /// The processes that belong to the tenant.
+    #[serde(flatten)]
+    pub selectors: Selectors,
 }
 
-/// Reads `pid = 1234` and `pid = [1234, 1235]`.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
-    struct Pids;
-    impl<'de> Visitor<'de> for Pids {
-        type Value = Vec<u32>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a process id such as 1234, or several such as [1234, 1235]")
-        }
-
-        fn visit_i64<E: Error>(self, pid: i64) -> Result<Vec<u32>, E> {
-            let pid = u32::try_from(pid);
-            pid.map(|pid| vec![pid])
-                .map_err(|_| E::custom("a process id is 1 to 4194304"))
-        }
-
-        fn visit_u64<E: Error>(self, pid: u64) -> Result<Vec<u32>, E> {
-            let pid = u32::try_from(pid);
-            pid.map(|pid| vec![pid])
-                .map_err(|_| E::custom("a process id is 1 to 4194304"))
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
-            let mut pids = Vec::new();
-            while let Some(pid) = list.next_element()? {
-                pids.push(pid);
-            }
-            Ok(pids)
-        }
-    }
-    deserializer.deserialize_any(Pids)
+/// The processes of a live host that belong to a tenant. A process belongs to the first tenant of which any
+/// selector matches.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Selectors {
+    /// Processes of these ids, and their descendants.
+    #[serde(deserialize_with = "one_or_many")]
+    pub pid: Vec<u32>,
+    /// Processes in cgroups matching this glob (path below the hierarchy's root, no leading `/`; `*` does
+    /// not cross `/`, `**` does).
+    pub cgroup: Option<String>,
+    /// Processes of this systemd unit.
+    pub unit: Option<String>,
+    /// Processes whose executable's path, or its last component, matches this glob.
+    pub exe: Option<String>,
+    /// Processes whose command line (arguments joined by blanks) matches this regular expression.
+    pub cmdline: Option<String>,
+    /// QEMU processes of libvirt domains whose name matches this glob.
+    pub libvirt: Option<String>,
 }
 
 /// Kind of tenant.
@@ -162,38 +111,14 @@ impl TenantSpec {
     pub fn named(name: &str) -> TenantSpec {
         TenantSpec {
             name: name.to_string(),
-            count: 1,
-            kind: TenantKind::default(),
-            class: TenantClass::default(),
-            weight: None,
-            pid: Vec::new(),
-            cgroup: None,
-            unit: None,
-            exe: None,
-            cmdline: None,
-            libvirt: None,
-            vcpus: None,
-            criticality: None,
-            period_ms: None,
-            budget_ms: None,
-            pessimistic_budget_ms: None,
-            within: None,
-            own_cgroup: None,
-            max: None,
-            cpus: None,
-            emulator_cpus: None,
-            queues: None,
-            objective: None,
-            app: None,
-            threads: Vec::new(),
-            load: None,
+            ..TenantSpec::default()
         }
     }
 
-    /// The names of the tenants that this table stands for: its own, or that with `-0`, `-1`, ... where
+    /// The names of `count` tenants of this table: the table's own, or that with `-0`, `-1`, ... where
     /// `count` is more than 1.
-    pub fn names(&self) -> impl Iterator<Item = TenantName> + '_ {
-        (0..self.count).map(|n| match self.count {
+    pub fn names(&self, count: u32) -> impl Iterator<Item = TenantName> + '_ {
+        (0..count).map(move |n| match count {
             1 => self.name.as_str().into(),
             _ => format!("{}-{n}", self.name).as_str().into(),
         })
@@ -202,31 +127,6 @@ impl TenantSpec {
     /// The tenant's weight among tenants; the default where none is given.
     pub fn weight(&self) -> TenantWeight {
         self.weight.unwrap_or_default()
-    }
-
-    /// The CPUs that the threads of one of its programs may run on: the program's own, else the
-    /// tenant's; `None`: all.
-    pub fn cpus_of<'a>(&'a self, thread: &'a ThreadProgram) -> Option<&'a CpuSet> {
-        thread.cpus.as_ref().or(self.cpus.as_ref())
-    }
-
-    /// Whether the tenant has a cgroup of its own: a container, and a VM unless `own_cgroup` is false.
-    pub fn has_cgroup(&self) -> bool {
-        self.kind != TenantKind::Process && self.own_cgroup != Some(false)
-    }
-
-    /// Whether the tenant has at least one selector.
-    pub fn has_selector(&self) -> bool {
-        !self.pid.is_empty()
-            || [
-                &self.cgroup,
-                &self.unit,
-                &self.exe,
-                &self.cmdline,
-                &self.libvirt,
-            ]
-            .iter()
-            .any(|selector| selector.is_some())
     }
 
     /// Checks what every file demands of a tenant; `key` is the tenant's key (`tenant[2]`).
@@ -248,9 +148,6 @@ impl TenantSpec {
             };
             return error("weight", format!("{weight} is outside 1 to 10000{shares}"));
         }
-        if !(1..=1024).contains(&self.count) {
-            return error("count", format!("{} is outside 1 to 1024", self.count));
-        }
         self.check_server(file, key)?;
         if let Some(objective) = &self.objective {
             if !(objective.p99_ms.is_finite() && objective.p99_ms > 0.0) {
@@ -264,8 +161,167 @@ impl TenantSpec {
     }
 }
 
-/// Checks the name of the tenant or group at `key`.
-pub(super) fn check_name(name: &str, file: &Path, key: &str) -> Result<(), ConfigError> {
+impl Table for TenantSpec {
+    fn keys() -> Vec<&'static str> {
+        vec![
+            "name",
+            "kind",
+            "class",
+            "weight",
+            "vcpus",
+            "criticality",
+            "period_ms",
+            "budget_ms",
+            "pessimistic_budget_ms",
+            "objective",
+        ]
+    }
+
+    fn required() -> &'static [&'static str] {
+        &["name"]
+    }
+
+    fn read<'de, M: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        values: &mut M,
+    ) -> Result<(), M::Error> {
+        match key {
+            "name" => read_into(&mut self.name, values),
+            "kind" => read_into(&mut self.kind, values),
+            "class" => read_into(&mut self.class, values),
+            "weight" => read_into(&mut self.weight, values),
+            "vcpus" => read_into(&mut self.vcpus, values),
+            "criticality" => read_into(&mut self.criticality, values),
+            "period_ms" => read_into(&mut self.period_ms, values),
+            "budget_ms" => read_into(&mut self.budget_ms, values),
+            "pessimistic_budget_ms" => read_into(&mut self.pessimistic_budget_ms, values),
+            "objective" => read_into(&mut self.objective, values),
+            _ => Err(foreign(key)),
+        }
+    }
+}
+
+impl AgentTenant {
+    /// A tenant with this name and the default of every other key.
+    pub fn named(name: &str) -> AgentTenant {
+        AgentTenant {
+            spec: TenantSpec::named(name),
+            selectors: Selectors::default(),
+        }
+    }
+}
+
+impl Table for AgentTenant {
+    fn keys() -> Vec<&'static str> {
+        [TenantSpec::keys(), Selectors::keys()].concat()
+    }
+
+    fn required() -> &'static [&'static str] {
+        TenantSpec::required()
+    }
+
+    fn read<'de, M: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        values: &mut M,
+    ) -> Result<(), M::Error> {
+        if Selectors::keys().contains(&key) {
+            self.selectors.read(key, values)
+        } else {
+            self.spec.read(key, values)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AgentTenant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        table::read(deserializer)
+    }
+}
+
+impl Selectors {
+    /// The selector of processes by their ids, alone.
+    pub fn pids(pids: impl IntoIterator<Item = u32>) -> Selectors {
+        Selectors {
+            pid: pids.into_iter().collect(),
+            ..Selectors::default()
+        }
+    }
+
+    /// Whether no selector is given.
+    pub fn is_empty(&self) -> bool {
+        *self == Selectors::default()
+    }
+}
+
+impl Table for Selectors {
+    fn keys() -> Vec<&'static str> {
+        vec!["pid", "cgroup", "unit", "exe", "cmdline", "libvirt"]
+    }
+
+    fn read<'de, M: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        values: &mut M,
+    ) -> Result<(), M::Error> {
+        match key {
+            "pid" => {
+                self.pid = values.next_value::<Pids>()?.0;
+                Ok(())
+            }
+            "cgroup" => read_into(&mut self.cgroup, values),
+            "unit" => read_into(&mut self.unit, values),
+            "exe" => read_into(&mut self.exe, values),
+            "cmdline" => read_into(&mut self.cmdline, values),
+            "libvirt" => read_into(&mut self.libvirt, values),
+            _ => Err(foreign(key)),
+        }
+    }
+}
+
+/// Process ids: `pid = 1234` or `pid = [1234, 1235]`.
+#[derive(Deserialize)]
+struct Pids(#[serde(deserialize_with = "one_or_many")] Vec<u32>);
+
+/// Reads one process id or a list of them.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    struct PidsVisitor;
+    impl<'de> Visitor<'de> for PidsVisitor {
+        type Value = Vec<u32>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a process id such as 1234, or several such as [1234, 1235]")
+        }
+
+        fn visit_i64<E: Error>(self, pid: i64) -> Result<Vec<u32>, E> {
+            let pid = u32::try_from(pid);
+            pid.map(|pid| vec![pid])
+                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+        }
+
+        fn visit_u64<E: Error>(self, pid: u64) -> Result<Vec<u32>, E> {
+            let pid = u32::try_from(pid);
+            pid.map(|pid| vec![pid])
+                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
+            let mut pids = Vec::new();
+            while let Some(pid) = list.next_element()? {
+                pids.push(pid);
+            }
+            Ok(pids)
+        }
+    }
+    deserializer.deserialize_any(PidsVisitor)
+}
+
+/// Checks the name of the tenant or group at `key`; an empty `key` is the file as a whole.
+///
+/// # Errors
+/// The name is not 1 to 64 letters, digits, `.`, `_` or `-`.
+pub fn check_name(name: &str, file: &Path, key: &str) -> Result<(), ConfigError> {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=64).contains(&name.len()) && name.chars().all(sound) {
         return Ok(());

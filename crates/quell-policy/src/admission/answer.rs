@@ -2,13 +2,22 @@
 
 use super::conditions::Utilizations;
 use super::{Host, Placed, Refusal, headroom};
-use quell_model::config::{AdmissionTest, CriticalitySettings, HostFile, Server, TenantSpec};
+use quell_model::config::{AdmissionTest, CriticalitySettings, Server, TenantSpec};
 use quell_model::{CpuId, TenantName};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The greatest number of additional tenants that is searched for.
 pub const MOST_MORE: u32 = 1000;
+
+/// Tenants alike: on a host, or asking for room.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asking {
+    /// What each of the tenants is owed, or asks for.
+    pub spec: TenantSpec,
+    /// The number of tenants; their names are those of [`TenantSpec::names`].
+    pub count: u32,
+}
 
 /// The tenants that fit, their CPUs, and the reasons of refusals.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -86,23 +95,23 @@ pub struct TestAnswer {
     pub idle_cpus: u32,
 }
 
-/// Places the tenants on the host and then those that ask, one after the other; a tenant that does not
-/// fit leaves room to the next.
-pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
+/// Places the tenants `there` on a host of these CPUs and then the tenants that ask, one after the other; a
+/// tenant that does not fit leaves room to the next.
+pub fn answer(
+    cpus: &[CpuId],
+    settings: CriticalitySettings,
+    there: &[Asking],
+    asking: &[Asking],
+) -> Answer {
     let place = |settings| {
-        let cpus = host.host.topology().cpus;
-        let mut with = Host::new(cpus.iter().map(|cpu| cpu.id), settings);
-        let mut tenants = ask(&mut with, &host.tenants, false);
+        let mut with = Host::new(cpus.iter().copied(), settings);
+        let mut tenants = ask(&mut with, there, false);
         tenants.extend(ask(&mut with, asking, true));
         (with, tenants)
     };
-    let (with, tenants) = place(host.criticality);
+    let (with, tenants) = place(settings);
     let tests = AdmissionTest::ALL.map(|test| {
-        let settings = CriticalitySettings {
-            test,
-            ..host.criticality
-        };
-        let (with, tenants) = place(settings);
+        let (with, tenants) = place(CriticalitySettings { test, ..settings });
         let refused: Vec<TenantName> = tenants
             .into_iter()
             .filter(|it| it.refusal.is_some())
@@ -116,17 +125,13 @@ pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
             idle_cpus: idle.count() as u32,
         }
     });
-    let kinds = if asking.is_empty() {
-        &host.tenants[..]
-    } else {
-        asking
-    };
+    let kinds = if asking.is_empty() { there } else { asking };
     summary(&with, tenants, tests.to_vec(), kinds)
 }
 
 /// Places the tenants that ask beside those on a host, which keep their CPUs. The other tests are not
 /// run.
-pub fn answer_beside(host: &Host, asking: &[TenantSpec]) -> Answer {
+pub fn answer_beside(host: &Host, asking: &[Asking]) -> Answer {
     let mut there: BTreeMap<TenantName, TenantAnswer> = BTreeMap::new();
     let placed = host.cpus().iter();
     let placed = placed.flat_map(|(cpu, placed)| placed.iter().map(|it| (*cpu, it)));
@@ -151,7 +156,7 @@ pub fn answer_beside(host: &Host, asking: &[TenantSpec]) -> Answer {
 }
 
 /// Places tenants, or refuses them, one after the other.
-fn ask(with: &mut Host, specs: &[TenantSpec], asks: bool) -> Vec<TenantAnswer> {
+fn ask(with: &mut Host, tenants: &[Asking], asks: bool) -> Vec<TenantAnswer> {
     let mut each = |spec: &TenantSpec, tenant: TenantName| {
         let (server, vcpus) = (spec.server(), spec.vcpus.unwrap_or(1));
         let admitted = match &server {
@@ -171,9 +176,10 @@ fn ask(with: &mut Host, specs: &[TenantSpec], asks: bool) -> Vec<TenantAnswer> {
             refusal,
         }
     };
-    let names = specs
-        .iter()
-        .flat_map(|spec| spec.names().map(move |name| (spec, name)));
+    let names = tenants.iter().flat_map(|Asking { spec, count }| {
+        let names = spec.names(*count);
+        names.map(move |name| (spec, name))
+    });
     names.map(|(spec, name)| each(spec, name)).collect()
 }
 
@@ -182,7 +188,7 @@ fn summary(
     with: &Host,
     tenants: Vec<TenantAnswer>,
     tests: Vec<TestAnswer>,
-    kinds: &[TenantSpec],
+    kinds: &[Asking],
 ) -> Answer {
     let cpu = |(cpu, placed): &(CpuId, Vec<Placed>)| {
         let servers: Vec<Server> = placed.iter().map(|it| it.server).collect();
@@ -197,7 +203,7 @@ fn summary(
             headroom: headroom(with.settings(), &servers),
         }
     };
-    let more = kinds.iter().map(|like| More {
+    let more = kinds.iter().map(|Asking { spec: like, .. }| More {
         like: like.name.clone(),
         more: like
             .server()

@@ -41,7 +41,7 @@ mod place;
 mod tests;
 
 pub use answer::{
-    Answer, CpuAnswer, MOST_MORE, More, TenantAnswer, TestAnswer, answer, answer_beside,
+    Answer, Asking, CpuAnswer, MOST_MORE, More, TenantAnswer, TestAnswer, answer, answer_beside,
 };
 pub use place::{Change, Host, Placed, Refusal};
 

@@ -57,8 +57,8 @@ pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> 
         let its = given.iter().filter(|it| it.tenant.as_str() == name);
         its.filter(|it| it.leaves_ns.is_none()).collect::<Vec<_>>()
     };
-    let tenants = file.tenants.iter().enumerate();
-    let tenants = tenants.filter_map(|(at, spec)| Some((at, spec, spec.server()?)));
+    let specs = file.tenants.iter().map(|it| &it.spec).enumerate();
+    let tenants = specs.filter_map(|(at, spec)| Some((at, spec, spec.server()?)));
     let held = tenants.map(|(at, spec, server)| (at, spec, server, given_to(&spec.name)));
     let held: Vec<_> = held.filter(|(.., its)| !its.is_empty()).collect();
     if held.is_empty() {

@@ -50,6 +50,7 @@ pub fn tenant(spec: TenantSpec, own_cgroup: bool, threads: Vec<ThreadSample>) ->
         name: spec.name.as_str().into(),
         cgroup: own_cgroup.then(|| CgroupPath("/tenant".into())),
         spec: Arc::new(spec),
+        selectors: Arc::default(),
         threads,
         limit_cpus: None,
         taken_by: None,

@@ -183,8 +183,8 @@ impl<K: Ord + Copy> Global<K> {
 mod tests {
     use super::*;
     use crate::machine::{Costs, GroupId, State};
-    use quell_model::config::ThreadPolicy;
     use quell_model::{Nice, Topology};
+    use quell_scenario::ThreadPolicy;
 
     #[test]
     fn idle_cpus_are_found_around() {

@@ -6,10 +6,10 @@ use crate::table;
 use anyhow::Context;
 use quell_agent::client::Client;
 use quell_model::CpuId;
-use quell_model::config::{HostFile, TenantsFile};
 use quell_policy::admission::{
-    self, Answer, Change, CpuAnswer, Host, MOST_MORE, More, Refusal, TenantAnswer,
+    self, Answer, Asking, Change, CpuAnswer, Host, MOST_MORE, More, Refusal, TenantAnswer,
 };
+use quell_scenario::{HostFile, HostTenant, TenantsFile};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -62,7 +62,16 @@ fn answer_file(args: &Admit) -> anyhow::Result<Answer> {
             TenantsFile::parse(file, &read_input(file)?, host.names(), host.cpus())?.tenants
         }
     };
-    Ok(admission::answer(&host, &asking))
+    let cpus = host.host.topology().cpus;
+    let cpus: Vec<CpuId> = cpus.iter().map(|cpu| cpu.id).collect();
+    let (there, asking) = (tables(host.tenants), tables(asking));
+    Ok(admission::answer(&cpus, host.criticality, &there, &asking))
+}
+
+/// The tenants of a file's tables.
+fn tables(tables: Vec<HostTenant>) -> Vec<Asking> {
+    let asking = |HostTenant { spec, count }| Asking { spec, count };
+    tables.into_iter().map(asking).collect()
 }
 
 /// The answer for the running agent's host; the only file is that of the tenants that ask.
@@ -77,7 +86,7 @@ fn answer_running(args: &Admit) -> anyhow::Result<Answer> {
             TenantsFile::parse(file, &read_input(file)?, names, host.cpus().len())?.tenants
         }
     };
-    Ok(admission::answer_beside(&host, &asking))
+    Ok(admission::answer_beside(&host, &tables(asking)))
 }
 
 fn render(answer: &Answer) -> String {

@@ -23,7 +23,7 @@ pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
     }
     let number = |name: &String| {
         let names: Vec<&str> = (job.scenario.tenants.iter())
-            .map(|tenant| tenant.name.as_str())
+            .map(|tenant| tenant.spec.name.as_str())
             .collect();
         let message = format!(
             "`--tenant`: no tenant `{name}`; there are: {}",

@@ -6,7 +6,7 @@ use crate::cli::{Guest, Lab as LabCommand, LabClock, LabRun};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quell_bench::run::interrupt_flag;
 use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Peer, Progress, Qemu, Stream};
-use quell_model::config::HostSpec;
+use quell_scenario::HostSpec;
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;

@@ -11,7 +11,7 @@ use anyhow::Context;
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::side::Side;
 use quell_lab::{Clock, Stream};
-use quell_model::config::{App, Scenario};
+use quell_scenario::{App, Scenario};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,7 +13,7 @@ mod read;
 mod tests;
 
 use anyhow::{Context, anyhow};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use read::{Act, Event, File, Phase, Place, Scheduling, Task};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -200,12 +200,12 @@ fn how_threads_are_scheduled_is_kept() {
     assert_eq!(thread("e").0.within.as_deref(), Some("tg1.tg11"));
     let inner = scenario.groups.iter().find(|it| it.name == "tg1.tg11");
     assert_eq!(inner.unwrap().within.as_deref(), Some("tg1"));
-    let promised = thread("f").0.server().unwrap();
+    let promised = thread("f").0.spec.server().unwrap();
     assert_eq!(
         (promised.budget_ns, promised.period_ns),
         (2_000_000, 10_000_000)
     );
-    assert_eq!(thread("f").0.vcpus, Some(2));
+    assert_eq!(thread("f").0.spec.vcpus, Some(2));
     assert!(
         imported
             .caveat

@@ -7,10 +7,11 @@
 use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
-use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
+use quell_model::config::{Backend, TenantKind};
 use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
 use quell_policy::guard::Guarded;
+use quell_scenario::{Scenario, TenantInstance};
 use quell_sched::{PromisedServers, ThreadSetting};
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
@@ -124,7 +125,8 @@ impl Agent {
         owners: &[Owner],
         simulation: &mut Simulation,
     ) -> Option<Agent> {
-        let file = side.agent_for(&scenario.tenants, scenario.criticality)?;
+        let specs = scenario.tenants.iter().map(|it| &it.spec);
+        let file = side.agent_for(specs, scenario.criticality)?;
         let asymmetry = match file.agent.backend {
             Backend::Stock => file.asymmetry.clone(),
             Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
@@ -134,13 +136,18 @@ impl Agent {
         let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
-            (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
+            (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.table.spec.clone())))
         };
         let tenants = owners.iter().map(tenant).collect();
         let period_ns = file.agent.period_ms * 1_000_000;
-        let vms = instances.iter().filter(|it| it.spec.kind == TenantKind::Vm);
+        let vms = instances
+            .iter()
+            .filter(|it| it.table.spec.kind == TenantKind::Vm);
         let vm = |(number, it): (u32, &TenantInstance<'_>)| {
-            (it.name.clone(), (VmId(number), it.spec.vcpus.unwrap_or(1)))
+            (
+                it.name.clone(),
+                (VmId(number), it.table.spec.vcpus.unwrap_or(1)),
+            )
         };
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),

@@ -14,9 +14,10 @@
 
 use super::control::Controller;
 use super::{Owner, for_emulators};
-use quell_model::config::{TenantClass, TenantInstance, TenantKind};
+use quell_model::config::{TenantClass, TenantKind};
 use quell_model::{CpuId, CpuSet, ThreadRole};
 use quell_policy::baselines::{Move, Parties, dyniso, equal_split};
+use quell_scenario::TenantInstance;
 use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
 /// Tenants that have the same cores.
@@ -74,9 +75,9 @@ impl Cores {
     ) -> Cores {
         let mut cores = Cores::fixed(instances, owners, machine);
         let vms = (cores.holders.iter_mut().zip(instances))
-            .filter(|(_, it)| it.spec.kind == TenantKind::Vm);
+            .filter(|(_, it)| it.table.spec.kind == TenantKind::Vm);
         for (vm, (holder, it)) in (0..).zip(vms) {
-            holder.guest = Some((VmId(vm), it.spec.vcpus.unwrap_or(1)));
+            holder.guest = Some((VmId(vm), it.table.spec.vcpus.unwrap_or(1)));
         }
         cores
     }
@@ -103,15 +104,15 @@ impl Cores {
         parties: impl Fn(&[u64], &[Option<u32>]) -> Parties,
     ) -> Cores {
         let (latency, batch): (Vec<usize>, Vec<usize>) = (0..instances.len())
-            .partition(|&instance| instances[instance].spec.class == TenantClass::Latency);
+            .partition(|&instance| instances[instance].table.spec.class == TenantClass::Latency);
         let target_ns = |&instance: &usize| {
-            let objective = instances[instance].spec.objective;
+            let objective = instances[instance].table.spec.objective;
             objective.map_or(u64::MAX, |it| (it.p99_ms * 1e6) as u64)
         };
         let targets_ns: Vec<u64> = latency.iter().map(target_ns).collect();
         let vcpus = latency
             .iter()
-            .map(|&instance| instances[instance].spec.vcpus);
+            .map(|&instance| instances[instance].table.spec.vcpus);
         let parties = parties(&targets_ns, &vcpus.collect::<Vec<_>>());
         let number = |owner: &Owner| latency.iter().position(|&it| it == owner.instance);
         let mover = Mover {
@@ -144,7 +145,7 @@ impl Cores {
             let own = threads.filter(|&thread| {
                 let it = machine.thread(thread);
                 let owner = &owners[it.tenant];
-                let elsewhere = instances[owner.instance].spec.emulator_cpus.is_some()
+                let elsewhere = instances[owner.instance].table.emulator_cpus.is_some()
                     && it.role == ThreadRole::Emulator;
                 group.contains(&owner.instance) && !elsewhere
             });
@@ -313,7 +314,8 @@ pub(super) mod tests {
     use crate::run::BenchOptions;
     use crate::side::{Side, Simulated};
     use quell_model::CpuSet;
-    use quell_model::config::{Scenario, TenantKind};
+    use quell_model::config::TenantKind;
+    use quell_scenario::Scenario;
     use quell_sim::{Costs, Fair, Simulation, Tenant, Vm, VmId};
     use std::path::Path;
     use std::sync::atomic::AtomicBool;
@@ -338,9 +340,9 @@ pub(super) mod tests {
             Simulation::new(bench.topology.clone(), costs, Box::new(Fair::eevdf_7_2()));
         for (number, tenant) in bench.instances.iter().enumerate() {
             let load = bench.load(&options.scenario, tenant, number as u64, seconds * S);
-            let inside = Tenant::new(&tenant.spec.threads, load.unwrap());
-            if tenant.spec.kind == TenantKind::Vm {
-                let vcpus = tenant.spec.vcpus.unwrap();
+            let inside = Tenant::new(&tenant.table.threads, load.unwrap());
+            if tenant.table.spec.kind == TenantKind::Vm {
+                let vcpus = tenant.table.spec.vcpus.unwrap();
                 let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
                 simulation.add_tenant_in(vm, inside);
             } else {

@@ -4,7 +4,7 @@ use super::{Launch, Started, is_root, local, text};
 use crate::workload::load::{Answer, Protocol, StreamServer};
 use crate::workload::process::find_program;
 use anyhow::Context;
-use quell_model::config::Memcached;
+use quell_scenario::Memcached;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::io::{BufRead, BufReader, Write};

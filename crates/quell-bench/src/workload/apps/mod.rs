@@ -14,7 +14,7 @@ use super::load::{Connect, open, probe};
 use super::place::Place;
 use super::process::{Nursery, Process};
 use anyhow::Context;
-use quell_model::config::App;
+use quell_scenario::App;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

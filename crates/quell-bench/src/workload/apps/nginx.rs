@@ -5,7 +5,7 @@ use crate::workload::load::{Answer, Protocol, StreamServer, open};
 use crate::workload::process::{family, find_program};
 use anyhow::{Context, bail, ensure};
 use flate2::read::GzDecoder;
-use quell_model::config::Nginx;
+use quell_scenario::Nginx;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

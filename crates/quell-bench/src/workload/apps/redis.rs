@@ -4,7 +4,7 @@ use super::{Launch, Started, local, text};
 use crate::workload::load::{Answer, Protocol, StreamServer};
 use crate::workload::process::find_program;
 use anyhow::{Context, ensure};
-use quell_model::config::{Redis, RedisCommand};
+use quell_scenario::{Redis, RedisCommand};
 use rand::distr::weighted::WeightedIndex;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

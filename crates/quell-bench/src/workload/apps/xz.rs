@@ -9,7 +9,7 @@ use crate::workload::load::become_realtime;
 use crate::workload::process::find_program;
 use anyhow::Context;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use quell_model::config::Xz;
+use quell_scenario::Xz;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::process::{ChildStdin, Command, Stdio};

@@ -1,7 +1,7 @@
 //! The intended times of an open loop's requests.
 
 use anyhow::Context;
-use quell_model::config::{Arrival, Load, Scenario, Trace};
+use quell_scenario::{Arrival, Load, Scenario, Trace};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -1,7 +1,7 @@
 //! The open loop against servers that misbehave in known ways.
 
 use super::*;
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -5,7 +5,7 @@ use super::sync::{Barrier, Happening, Join, Lock, Queue, RwLock, Semaphore};
 use super::{Rounds, Ticket};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use quell_model::config::{Missed, Step, ThreadProgram, next_holders_seed, timer_period_ns};
+use quell_scenario::{Missed, Step, ThreadProgram, next_holders_seed, timer_period_ns};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use super::place;
 use anyhow::Context;
 use interpret::{Shared, Thread};
 use quell_model::CpuSet;
-use quell_model::config::ThreadProgram;
+use quell_scenario::ThreadProgram;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use quell_linux::act::SchedAttr;
 use quell_model::Tid;
-use quell_model::config::{ThreadPolicy, ThreadProgram};
+use quell_scenario::{ThreadPolicy, ThreadProgram};
 use std::io;
 
 const THIS_THREAD: Tid = Tid(0);
@@ -61,7 +61,7 @@ fn set_attr(program: &ThreadProgram) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::Count;
+    use quell_scenario::Count;
 
     /// The attributes of a new thread after [`set`].
     fn after(program: ThreadProgram) -> anyhow::Result<SchedAttr> {

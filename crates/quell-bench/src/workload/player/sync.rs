@@ -5,7 +5,7 @@
 //! variable, on which each way is a few lines. A waiter spins by trying the mutex, then blocks on the
 //! condition variable.
 
-use quell_model::config::QUEUE_CAPACITY;
+use quell_scenario::QUEUE_CAPACITY;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

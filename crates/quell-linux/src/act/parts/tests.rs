@@ -107,6 +107,7 @@ fn snapshot(count: u32) -> Snapshot {
     let tenant = |number| TenantSample {
         name: name(number),
         spec: Arc::new(TenantSpec::named(name(number).as_str())),
+        selectors: Arc::default(),
         cgroup: None,
         threads: vec![
             thread_of_role(way(number).thread, ThreadRole::Vcpu(0)),

@@ -88,6 +88,7 @@ fn snapshot() -> Snapshot {
     let tenant = |number: u32| TenantSample {
         name: name(number),
         spec: Arc::new(TenantSpec::named(name(number).as_str())),
+        selectors: Arc::default(),
         cgroup: None,
         threads: vec![thread(number)],
         limit_cpus: None,

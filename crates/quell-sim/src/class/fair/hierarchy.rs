@@ -10,7 +10,7 @@ use super::entity::{Entity, Id, QueueId, down, virtually};
 use super::{Fair, TICK, Version, groups};
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
-use quell_model::config::ThreadPolicy;
+use quell_scenario::ThreadPolicy;
 
 /// How an entity joins a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,7 +44,7 @@ use crate::machine::{Machine, State, ThreadId};
 use entity::{Entity, Id, NICE_0, Queue, QueueId, virtually};
 use hierarchy::Enter;
 use quell_model::CpuId;
-use quell_model::config::ThreadPolicy;
+use quell_scenario::ThreadPolicy;
 
 /// The jiffy in ns, the unit of the intervals of ticks and balancing.
 const TICK: Nanos = 4_000_000;

@@ -3,8 +3,9 @@ use super::super::random;
 use super::super::{engine, owners};
 use super::*;
 use quell_model::Plan;
-use quell_model::config::{Criticality, HostScheduler, Server, TenantSpec};
+use quell_model::config::{Criticality, Server, TenantSpec};
 use quell_policy::admission::audit::{Audit, Event};
+use quell_scenario::HostScheduler;
 use quell_sim::{Costs, Happening, Tenant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -104,7 +105,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
     let mut it = Simulation::new(topology, costs, class);
     let instances = scenario.instances();
     for tenant in &instances {
-        it.add_tenant(Tenant::new(&tenant.spec.threads, None));
+        it.add_tenant(Tenant::new(&tenant.table.threads, None));
     }
     let owners = owners(&instances);
     let mut agent = Agent::of(&side, &scenario, &instances, &owners, &mut it).unwrap();
@@ -144,7 +145,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
         it.run_until(agent.next_ns());
         if rng.random_bool(0.7) {
             let tenant = rng.random_range(0..servers.len());
-            let mut spec: TenantSpec = instances[tenant].spec.clone();
+            let mut spec: TenantSpec = instances[tenant].table.spec.clone();
             if rng.random_bool(0.7) {
                 let server = random::server(&mut rng, 2 * MS);
                 let ms = |ns: u64| Some(ns as f64 / 1e6);

@@ -1,14 +1,14 @@
 //! CPUs that threads may run on: `cpus = [0, 2]` or `cpus = "0-3,6"`.
 
-use super::ConfigError;
-use crate::{CpuId, CpuSet, Topology};
+use quell_model::config::ConfigError;
+use quell_model::{CpuId, CpuSet, Topology};
 use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use std::fmt;
 use std::path::Path;
 
 /// Reads CPU numbers or ranges.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<CpuSet>, D::Error> {
     struct CpusVisitor;
@@ -51,7 +51,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
 }
 
 /// Checks that these CPUs exist, as far as the host is known; `key` is the key that lists them.
-pub(super) fn check(
+pub(crate) fn check(
     cpus: &CpuSet,
     host: Option<&Topology>,
     file: &Path,

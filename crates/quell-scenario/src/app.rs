@@ -3,8 +3,8 @@
 //! Each has the parameters that set the work of one request: scheduling hardly changes the response
 //! time of a request of 20 µs, and it does change that of a request of one millisecond.
 
-use super::ConfigError;
-use super::program::Count;
+use crate::program::Count;
+use quell_model::config::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -161,7 +161,7 @@ impl App {
     }
 
     /// Checks ranges; `key` is the application's key (`tenant[2].app`).
-    pub(super) fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(
                 file,

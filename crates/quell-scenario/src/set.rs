@@ -163,7 +163,8 @@ fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::{Scenario, TenantClass};
+    use crate::Scenario;
+    use quell_model::config::TenantClass;
 
     const TEXT: &str = r#"
 name = "x"
@@ -206,8 +207,8 @@ program = [{ run_us = 100 }]
             (7.0, "a b")
         );
         assert_eq!(scenario.tenants[0].count, 5);
-        assert_eq!(scenario.tenants[1].weight().0, 50);
-        assert_eq!(scenario.tenants[1].class, TenantClass::Batch);
+        assert_eq!(scenario.tenants[1].spec.weight().0, 50);
+        assert_eq!(scenario.tenants[1].spec.class, TenantClass::Batch);
         assert_eq!(with(&[]).unwrap().tenants.len(), 2);
         let plain = with(&["seconds=3"]).unwrap();
         assert_eq!(

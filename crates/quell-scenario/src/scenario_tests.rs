@@ -1,7 +1,7 @@
 //! Tests of scenario files, valid and invalid.
 
 use super::*;
-use crate::config::{Count, Step, TimeUs};
+use crate::{Count, Step, TimeUs};
 use proptest::prelude::*;
 
 /// A file with every feature.

@@ -1,15 +1,17 @@
 //! The files of `quell admit`: a host with its tenants, and tenants that ask for room.
 
-use super::scenario::HostSpec;
-use super::server::CriticalitySettings;
-use super::{ConfigError, TenantSpec};
-use crate::TenantName;
-use serde::{Deserialize, Serialize};
+use crate::HostSpec;
+use crate::tenant::{ScenarioTenant, check_count};
+use quell_model::TenantName;
+use quell_model::config::table::{self, Table};
+use quell_model::config::{ConfigError, CriticalitySettings, Selectors, TenantSpec, parse};
+use serde::de::MapAccess;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A host and its tenants.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
     /// The `[host]` table.
@@ -19,16 +21,72 @@ pub struct HostFile {
     pub criticality: CriticalitySettings,
     /// The tenants on the host, in the order of their arrival.
     #[serde(default, rename = "tenant")]
-    pub tenants: Vec<TenantSpec>,
+    pub tenants: Vec<HostTenant>,
 }
 
 /// Tenants that ask for room.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantsFile {
     /// These tenants, in the order in which they ask.
     #[serde(rename = "tenant")]
-    pub tenants: Vec<TenantSpec>,
+    pub tenants: Vec<HostTenant>,
+}
+
+/// One `[[tenant]]` table of these files. It may be a table of `quell.toml` or of a scenario as well: what
+/// selects the tenant's processes there, or says what its threads do, is read and not used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostTenant {
+    /// The service that the tenant is owed, or asks for.
+    pub spec: TenantSpec,
+    /// The number of tenants alike, 1 to 1024.
+    pub count: u32,
+}
+
+impl HostTenant {
+    /// The names of the tenants that this table stands for ([`TenantSpec::names`]).
+    pub fn names(&self) -> impl Iterator<Item = TenantName> + '_ {
+        self.spec.names(self.count)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostTenant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let AnyTenant { tenant, .. } = table::read(deserializer)?;
+        Ok(HostTenant {
+            spec: tenant.spec,
+            count: tenant.count,
+        })
+    }
+}
+
+/// A `[[tenant]]` table of any file.
+#[derive(Default)]
+struct AnyTenant {
+    tenant: ScenarioTenant,
+    selectors: Selectors,
+}
+
+impl Table for AnyTenant {
+    fn keys() -> Vec<&'static str> {
+        [ScenarioTenant::keys(), Selectors::keys()].concat()
+    }
+
+    fn required() -> &'static [&'static str] {
+        ScenarioTenant::required()
+    }
+
+    fn read<'de, M: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        values: &mut M,
+    ) -> Result<(), M::Error> {
+        if Selectors::keys().contains(&key) {
+            self.selectors.read(key, values)
+        } else {
+            self.tenant.read(key, values)
+        }
+    }
 }
 
 impl HostFile {
@@ -37,7 +95,7 @@ impl HostFile {
     /// # Errors
     /// The text is no host file, or a host, setting or tenant in it is invalid.
     pub fn parse(file: &Path, text: &str) -> Result<HostFile, ConfigError> {
-        let config: HostFile = super::parse(file, text)?;
+        let config: HostFile = parse(file, text)?;
         match config.check(file) {
             Ok(()) => Ok(config),
             Err(error) => Err(error.located(text)),
@@ -57,7 +115,7 @@ impl HostFile {
 
     /// The names of the host's tenants.
     pub fn names(&self) -> BTreeSet<TenantName> {
-        self.tenants.iter().flat_map(TenantSpec::names).collect()
+        self.tenants.iter().flat_map(HostTenant::names).collect()
     }
 }
 
@@ -73,7 +131,7 @@ impl TenantsFile {
         there: BTreeSet<TenantName>,
         cpus: usize,
     ) -> Result<TenantsFile, ConfigError> {
-        let config: TenantsFile = super::parse(file, text)?;
+        let config: TenantsFile = parse(file, text)?;
         match check_tenants(&config.tenants, there, cpus, file) {
             Ok(()) => Ok(config),
             Err(error) => Err(error.located(text)),
@@ -82,19 +140,20 @@ impl TenantsFile {
 }
 
 fn check_tenants(
-    tenants: &[TenantSpec],
+    tenants: &[HostTenant],
     mut names: BTreeSet<TenantName>,
     cpus: usize,
     file: &Path,
 ) -> Result<(), ConfigError> {
     for (index, tenant) in tenants.iter().enumerate() {
         let key = format!("tenant[{index}]");
-        tenant.check(file, &key)?;
+        tenant.spec.check(file, &key)?;
+        check_count(tenant.count, file, &key)?;
         if let Some(name) = tenant.names().find(|name| names.contains(name)) {
             let message = format!("`{name}` is the name of an earlier tenant");
             return Err(ConfigError::at(file, format!("{key}.name"), message));
         }
-        let vcpus = tenant.vcpus.unwrap_or(1) as usize;
+        let vcpus = tenant.spec.vcpus.unwrap_or(1) as usize;
         if vcpus > cpus {
             let message = format!("{vcpus} are more than the host's CPUs, {cpus}");
             return Err(ConfigError::at(file, format!("{key}.vcpus"), message));

@@ -1,7 +1,6 @@
 //! Tests of groups, limits and CPUs in scenarios, valid and invalid.
 
 use super::*;
-use crate::config::Scenario;
 use std::path::Path;
 
 /// A file with every feature: nested groups, a group of processes, containers and a VM in groups,
@@ -74,7 +73,7 @@ fn a_good_file_is_read_as_it_says() {
     let [a, b, v] = &scenario.tenants[..] else {
         panic!("{} tenants", scenario.tenants.len());
     };
-    let text = |cpus: &Option<crate::CpuSet>| cpus.as_ref().map(ToString::to_string);
+    let text = |cpus: &Option<quell_model::CpuSet>| cpus.as_ref().map(ToString::to_string);
     assert_eq!(text(&a.cpus).as_deref(), Some("0-1,3"));
     assert_eq!(a.threads[0].cpus, None);
     assert_eq!(text(&a.threads[1].cpus).as_deref(), Some("0,2"));
@@ -87,7 +86,7 @@ fn a_good_file_is_read_as_it_says() {
     let within: Vec<_> = scenario
         .instances()
         .iter()
-        .map(|it| it.spec.within.clone())
+        .map(|it| it.table.within.clone())
         .collect();
     let in_group = |name: &str| Some(name.to_string());
     assert_eq!(

@@ -4,12 +4,15 @@
 //! Everything is checked before anything runs: names, ranges, and the conditions that span the file,
 //! such as a queue that one thread fills and no thread empties.
 
-use super::flow::check_threads;
-use super::group::{Cgroups, GroupSpec, check_groups};
-use super::program::{Arrival, Load};
-use super::server::CriticalitySettings;
-use super::{ConfigError, TenantClass, TenantKind, TenantSpec};
-use crate::{Cpu, CpuId, TenantName, Topology};
+use crate::ScenarioTenant;
+use crate::flow::check_threads;
+use crate::group::{Cgroups, GroupSpec, check_groups};
+use crate::program::{Arrival, Load};
+use crate::tenant::{check_count, of_other_files};
+use quell_model::config::{
+    ConfigError, CriticalitySettings, TenantClass, TenantKind, check_name, parse_explaining,
+};
+use quell_model::{Cpu, CpuId, TenantName, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,7 +50,7 @@ pub struct Scenario {
     pub groups: Vec<GroupSpec>,
     /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
-    pub tenants: Vec<TenantSpec>,
+    pub tenants: Vec<ScenarioTenant>,
     /// The file that the scenario was read from; paths in the scenario are relative to its folder.
     #[serde(skip)]
     pub file: PathBuf,
@@ -229,10 +232,10 @@ fn one() -> u32 {
 /// One tenant of a scenario after `count` is expanded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantInstance<'a> {
-    /// The tenant's name: `spec.name`, or `spec.name-0`, ... where `spec.count` is more than 1.
+    /// The tenant's name: its table's, or that with `-0`, `-1`, ... where the table's `count` is more than 1.
     pub name: TenantName,
     /// The tenant's table in the scenario.
-    pub spec: &'a TenantSpec,
+    pub table: &'a ScenarioTenant,
 }
 
 impl Scenario {
@@ -241,7 +244,7 @@ impl Scenario {
     /// # Errors
     /// The text is no scenario, a value is out of range, or the parts of the scenario do not fit together.
     pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
-        let mut scenario: Scenario = super::parse(file, text)?;
+        let mut scenario: Scenario = parse_explaining(file, text, of_other_files)?;
         scenario.file = file.into();
         match scenario.check(file) {
             Ok(()) => Ok(scenario),
@@ -251,7 +254,8 @@ impl Scenario {
 
     /// The tenants, with `count` expanded.
     pub fn instances(&self) -> Vec<TenantInstance<'_>> {
-        let each = |spec| TenantSpec::names(spec).map(move |name| TenantInstance { name, spec });
+        let each =
+            |table| ScenarioTenant::names(table).map(move |name| TenantInstance { name, table });
         self.tenants.iter().flat_map(each).collect()
     }
 
@@ -272,7 +276,7 @@ impl Scenario {
     /// A value is out of range, or the parts of the scenario do not fit together.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
-        super::tenant::check_name(&self.name, file, "")?;
+        check_name(&self.name, file, "")?;
         if !(0.1..=3600.0).contains(&self.seconds) {
             return error(
                 "seconds",
@@ -325,7 +329,7 @@ impl Scenario {
 
 /// Checks the CPUs that a tenant's threads may run on; `key` is the tenant's key.
 fn check_cpus(
-    tenant: &TenantSpec,
+    tenant: &ScenarioTenant,
     host: Option<&Topology>,
     file: &Path,
     key: &str,
@@ -335,24 +339,24 @@ fn check_cpus(
         ("emulator_cpus", &tenant.emulator_cpus),
     ] {
         if let Some(cpus) = cpus {
-            super::cpus::check(cpus, host, file, &format!("{key}.{field}"))?;
+            crate::cpus::check(cpus, host, file, &format!("{key}.{field}"))?;
         }
     }
     for (index, thread) in tenant.threads.iter().enumerate() {
         let Some(cpus) = &thread.cpus else { continue };
         let key = format!("{key}.thread[{index}].cpus");
-        if tenant.kind == TenantKind::Vm {
+        if tenant.spec.kind == TenantKind::Vm {
             let message =
                 "a VM's threads are its guest's; give the tenant `cpus`, for its virtual CPUs";
             return Err(ConfigError::at(file, key, message));
         }
-        super::cpus::check(cpus, host, file, &key)?;
+        crate::cpus::check(cpus, host, file, &key)?;
     }
     Ok(())
 }
 
 /// Checks one tenant of a scenario; `key` is the tenant's key.
-fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), ConfigError> {
+fn check_tenant(tenant: &ScenarioTenant, file: &Path, key: &str) -> Result<(), ConfigError> {
     let error = |field: &str, message: String| {
         let key = if field.is_empty() {
             key.to_string()
@@ -361,37 +365,27 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
         };
         Err(ConfigError::at(file, key, message))
     };
-    tenant.check(file, key)?;
-    for (field, given) in [
-        ("pid", !tenant.pid.is_empty()),
-        ("cgroup", tenant.cgroup.is_some()),
-        ("unit", tenant.unit.is_some()),
-        ("exe", tenant.exe.is_some()),
-        ("cmdline", tenant.cmdline.is_some()),
-        ("libvirt", tenant.libvirt.is_some()),
-    ] {
-        if given {
-            let message = "selects processes of a live host and belongs into quell.toml; a scenario \
-                           starts its tenants itself, from `app` or `[[tenant.thread]]`";
-            return error(field, message.to_string());
-        }
-    }
+    tenant.spec.check(file, key)?;
+    check_count(tenant.count, file, key)?;
     for (field, given) in [
         ("emulator_cpus", tenant.emulator_cpus.is_some()),
         ("queues", tenant.queues.is_some()),
     ] {
-        if given && tenant.kind != TenantKind::Vm {
+        if given && tenant.spec.kind != TenantKind::Vm {
             return error(field, "is for tenants with kind = \"vm\"".to_string());
         }
     }
     if let Some(queues) = tenant.queues.filter(|it| !(1..=64).contains(it)) {
         return error("queues", format!("{queues} is outside 1 to 64"));
     }
-    if tenant.own_cgroup.is_some() && tenant.kind != TenantKind::Vm {
+    if tenant.own_cgroup.is_some() && tenant.spec.kind != TenantKind::Vm {
         let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
         return error("own_cgroup", message.to_string());
     }
-    if tenant.vcpus.is_some() && tenant.kind != TenantKind::Vm && tenant.criticality.is_none() {
+    if tenant.spec.vcpus.is_some()
+        && tenant.spec.kind != TenantKind::Vm
+        && tenant.spec.criticality.is_none()
+    {
         let message = "is for tenants with kind = \"vm\" or a criticality";
         return error("vcpus", message.to_string());
     }
@@ -400,7 +394,7 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             app.check(file, &format!("{key}.app"))?;
             app.takes_requests()
         }
-        (None, false) => check_threads(&tenant.threads, &tenant.name, file, key)?,
+        (None, false) => check_threads(&tenant.threads, &tenant.spec.name, file, key)?,
         (None, true) => {
             return error(
                 "",
@@ -436,7 +430,7 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             let message = "takes requests and gets none; add load = { rate = 100.0 }";
             error("", message.to_string())
         }
-        (None, false) if tenant.class == TenantClass::Latency => {
+        (None, false) if tenant.spec.class == TenantClass::Latency => {
             let message = "is \"latency\" (the default), but the tenant gets no requests whose latency \
                            could be measured; give it class = \"batch\"";
             error("class", message.to_string())
@@ -454,7 +448,7 @@ impl HostSpec {
         }
     }
 
-    pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error =
             |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
         self.costs.check(file)?;

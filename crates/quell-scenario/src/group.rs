@@ -19,8 +19,9 @@
 //! cgroup itself. A cgroup with both processes and cgroups in it, which cgroup v2 refuses, is
 //! refused here, before any cgroup is made.
 
-use super::{ConfigError, Scenario, TenantInstance, TenantSpec};
-use crate::{TenantName, TenantWeight};
+use crate::{Scenario, ScenarioTenant, TenantInstance};
+use quell_model::config::{ConfigError, check_name, nearest};
+use quell_model::{TenantName, TenantWeight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -118,7 +119,7 @@ pub struct Cgroups {
 
 impl Cgroups {
     /// The cgroups of a checked scenario.
-    pub(super) fn new(scenario: &Scenario) -> Cgroups {
+    pub(crate) fn new(scenario: &Scenario) -> Cgroups {
         let mut cgroups = Cgroups::default();
         let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
         let mut left: Vec<&GroupSpec> = scenario.groups.iter().collect();
@@ -146,15 +147,15 @@ impl Cgroups {
                 break; // The groups left are in a cycle, which the check refuses.
             }
         }
-        for TenantInstance { name, spec } in scenario.instances() {
-            let within = spec.within.as_deref();
+        for TenantInstance { name, table } in scenario.instances() {
+            let within = table.within.as_deref();
             let group = within.and_then(|within| index_of.get(within).copied());
-            let own = if spec.has_cgroup() {
+            let own = if table.has_cgroup() {
                 cgroups.all.push(Cgroup {
                     name,
                     parent: group,
-                    weight: spec.weight(),
-                    max: spec.max,
+                    weight: table.spec.weight(),
+                    max: table.max,
                 });
                 Some(cgroups.all.len() - 1)
             } else {
@@ -167,16 +168,16 @@ impl Cgroups {
 }
 
 /// Checks groups, and the keys of tenants that refer to them.
-pub(super) fn check_groups(
+pub(crate) fn check_groups(
     groups: &[GroupSpec],
-    tenants: &[TenantSpec],
+    tenants: &[ScenarioTenant],
     file: &Path,
 ) -> Result<(), ConfigError> {
     let error = |key: String, message: String| Err(ConfigError::at(file, key, message));
     let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
         let key = format!("group[{index}]");
-        super::tenant::check_name(&group.name, file, &key)?;
+        check_name(&group.name, file, &key)?;
         if !(1..=10_000).contains(&group.weight.0) {
             let message = format!("{} is outside 1 to 10000", group.weight);
             return error(format!("{key}.weight"), message);
@@ -197,7 +198,7 @@ pub(super) fn check_groups(
                 true => "; there is no [[group]]".to_string(),
                 false => format!("; there are: {}", names.join(", ")),
             };
-            let near = super::parse::nearest(name, names.iter().copied());
+            let near = nearest(name, names.iter().copied());
             let hint = near.map(|near| format!("; did you mean `{near}`?"));
             let message = format!("there is no group `{name}`{}", hint.unwrap_or(known));
             Err(ConfigError::at(file, format!("{key}.within"), message))
@@ -249,7 +250,7 @@ pub(super) fn check_groups(
         let Some(name) = &tenant.within else { continue };
         let group = find(name, &key)?;
         if tenant.has_cgroup() {
-            holds.entry(group).or_insert(&tenant.name);
+            holds.entry(group).or_insert(&tenant.spec.name);
         } else {
             processes.push((key, group));
         }

@@ -6,8 +6,8 @@
 //! deadlock, spin for ever or lose a request. What is harmless is no error: a signal that no thread
 //! waits for, a lock that only one thread takes.
 
-use super::ConfigError;
-use super::program::{Count, MAX_TIME_US, Step, ThreadPolicy, ThreadProgram, TimeUs};
+use crate::program::{Count, MAX_TIME_US, Step, ThreadPolicy, ThreadProgram, TimeUs};
+use quell_model::config::{ConfigError, nearest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -56,7 +56,7 @@ struct Checker<'a> {
 
 /// Checks the thread programs of a tenant of that name; `key` is the tenant's key. Returns whether
 /// the programs take requests.
-pub(super) fn check_threads(
+pub(crate) fn check_threads(
     threads: &[ThreadProgram],
     tenant: &str,
     file: &Path,
@@ -607,8 +607,7 @@ impl Checker<'_> {
                 .keys()
                 .filter(|(other_kind, other)| other_kind == kind && other != name)
                 .map(|(_, other)| other.as_str());
-            let hint =
-                super::parse::nearest(name, near).map(|other| format!("; did you mean `{other}`?"));
+            let hint = nearest(name, near).map(|other| format!("; did you mean `{other}`?"));
             let message = format!("{kind} `{name}` {fault}{}", hint.unwrap_or_default());
             return self.error(&users.key, message);
         }

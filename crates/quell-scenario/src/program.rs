@@ -21,7 +21,7 @@
 //!
 //! Times are microseconds (`_us`), fixed or drawn from a distribution ([`TimeUs`]).
 
-use crate::{CpuSet, Nice, Weight};
+use quell_model::{CpuSet, Nice, Weight};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -29,7 +29,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The longest time of a step, in µs, fixed or as a distribution's parameter: a minute.
-pub(super) const MAX_TIME_US: f64 = 60e6;
+pub(crate) const MAX_TIME_US: f64 = 60e6;
 
 /// The longest time that [`TimeUs::Pareto`] draws, in multiples of its mean. Without a bound, the
 /// mean of the draws of one run says little about the mean of the distribution.
@@ -50,7 +50,7 @@ pub struct ThreadProgram {
     #[serde(default)]
     pub spin_us: f64,
     /// The CPUs that the threads may run on; not given: the tenant's.
-    #[serde(default, deserialize_with = "super::cpus::deserialize")]
+    #[serde(default, deserialize_with = "crate::cpus::deserialize")]
     pub cpus: Option<CpuSet>,
     /// The scheduling policy of the threads.
     #[serde(default)]
