@@ -2,13 +2,14 @@
 //!
 //! Random sets of servers for one CPU, by how much of it they need: the mean of what all need usually and what those of high criticality
 //! need at the most, as in the literature on mixed criticality. Of each the part that each test accepts. Small sets are tried out as well
-//! ([`quell_policy::admission::exhaustive`]): that says how much the tests refuse in vain.
+//! ([`quell_testkit::exhaustive`]): that says how much the tests refuse in vain.
 
 use anyhow::Context;
 use quell_bench::progress::Progress;
 use quell_bench::result::SCHEMA;
 use quell_model::config::{AdmissionTest, Criticality, Server};
-use quell_policy::admission::{check, exhaustive};
+use quell_policy::admission::check;
+use quell_testkit::exhaustive;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 //!
 //! Random hosts, from a seed each, filled with tenants that are promised CPU time until the admission test refuses more; they wake at
 //! awkward times, need what they may need, or want more. The agent places and serves them, beside threads that always want a CPU. What
-//! they got is read from a trace of the run and judged by [`quell_policy::admission::audit`], which knows of nothing but
+//! they got is read from a trace of the run and judged by [`quell_testkit::audit`], which knows of nothing but
 //! the promises: the same on the simulator and on a real kernel.
 
 mod books;
@@ -20,7 +20,7 @@ use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
 use quell_model::CpuId;
 use quell_model::config::{Criticality, Scenario};
-use quell_policy::admission::audit::{Enforcement, Miss};
+use quell_testkit::audit::{Enforcement, Miss};
 use quell_trace::Reader;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
