@@ -3,11 +3,15 @@
 //! [`standard`] is what everybody runs on a new scheduler, [`harm`] whether a side is worse than the kernel's default on any
 //! scenario, [`hunt`] a search for workloads on which a light task waits too long. [`shares`] and [`promises`] are random
 //! hosts, [`acceptance`] what admission tests accept, [`calibration`] the simulator beside real kernels. [`overhead`],
-//! [`agent_bench`] and [`sim_bench`] are costs, [`reproduce`] papers' figures.
+//! [`agent_bench`] and [`sim_bench`] are costs, [`reproduce`] papers' figures. [`classes`] and [`baselines`] are the
+//! schedulers and controllers that papers compare with; [`sides`] names them, beside the product's.
 
 pub mod acceptance;
 pub mod agent_bench;
+pub mod baselines;
 pub mod calibration;
+pub mod catalogue;
+pub mod classes;
 pub mod cli;
 pub mod commands;
 pub mod harm;
@@ -18,6 +22,7 @@ pub mod promises;
 pub mod report;
 pub mod reproduce;
 pub mod shares;
+pub mod sides;
 pub mod sim_bench;
 pub mod standard;
 

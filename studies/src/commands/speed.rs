@@ -1,7 +1,8 @@
 //! `quell-studies speed`: how fast the simulator is.
 
+use crate::catalogue::CATALOGUE;
 use crate::{cli, sim_bench};
-use quell::commands::bench::{files_writable, print, sides};
+use quell::commands::bench::{files_writable, print};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 /// Measures it, and shows a table.
 pub fn run(args: &cli::Speed) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, Substrate::Sim)?;
+    let sides = CATALOGUE.sides(&args.policy, Substrate::Sim)?;
     files_writable(args.common.files())?;
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(Duration::ZERO);

@@ -1,9 +1,9 @@
 //! Claims computed from made-up points whose answers are known.
 
 use super::*;
+use crate::sides::SIDES;
 use crate::testing::sample;
 use quell_bench::result::SchedulingFigures;
-use quell_bench::side::Side;
 
 /// A point in which the baseline's mean is `base` and each further side's `base` times its factor.
 fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> PointResult {
@@ -126,9 +126,9 @@ fn a_figures_points_and_claims_are_complete() {
         assert!(!figure.on.is_empty(), "{}", figure.name);
         let points = figure.points();
         for sides in points.iter().map(|point| point.sides).chain([figure.sides]) {
-            let sides = Side::parse_list(sides).unwrap();
+            let sides = SIDES.parse_list(sides).unwrap();
             for &on in figure.on {
-                assert_eq!(Side::check(&sides, on), Ok(()));
+                assert_eq!(SIDES.check(&sides, on), Ok(()));
             }
         }
         let scenarios: Vec<&str> = figure.sweeps.iter().map(|sweep| sweep.scenario).collect();

@@ -2,7 +2,6 @@
 //! time and as many at once as there are CPUs here.
 
 mod control;
-mod cores;
 mod course;
 mod observe;
 pub mod random;
@@ -25,8 +24,8 @@ use quell_model::config::{
 };
 use quell_model::{CpuSet, ThreadRole, Topology};
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
-    SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
+    Class, Costs, Fair, Fifo, GroupId, Limit, Load, Request, SchedExt, Simulation, Tenant,
+    ThreadId, Vm, VmCosts,
 };
 use quell_trace::{Analyser, System};
 use std::collections::BTreeMap;
@@ -34,14 +33,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use control::Controller;
 pub(crate) use observe::{Names, Sink, Watch, pid};
 
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
-
-/// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that
-/// they go before what others have had less than that much longer of the CPU.
-const BVT_WARP: u64 = 10_000_000;
 
 /// A second, in ns.
 const SECOND: u64 = 1_000_000_000;
@@ -148,8 +144,7 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
             return Err(input(&format!("tenant[{index}].cpus"), &message).into());
         }
     }
-    let moves = |side: &&Side| matches!(side, Side::Simulated(it) if it.needs_objectives());
-    if let Some(side) = options.sides.iter().find(moves) {
+    if let Some(side) = options.sides.iter().find(|side| side.needs_objectives()) {
         let batch = TenantClass::Batch;
         for (index, tenant) in scenario.tenants.iter().enumerate() {
             if tenant.class != batch && tenant.objective.is_none() {
@@ -274,7 +269,10 @@ fn own(scheduler: HostScheduler) -> Box<dyn Class> {
 }
 
 /// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own
-/// work takes, which is nothing on the ideal one.
+/// work takes, which is nothing under some sides.
+///
+/// # Errors
+/// The side does not run on the simulator, or Quell's scheduler does not take the side's options or load.
 pub fn engine(
     side: &Side,
     scheduler: HostScheduler,
@@ -282,25 +280,21 @@ pub fn engine(
     costs: Costs,
     tenants: &[&TenantSpec],
 ) -> anyhow::Result<(Box<dyn Class>, Costs)> {
-    let cpus = topology.cpus.len();
     let class: Box<dyn Class> = match side {
-        Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
+        Side::Extra(extra) => {
+            // What divides cores does so on a host as it is.
+            let class = extra.class(topology, tenants);
+            let costs = if extra.costs_nothing() {
+                Costs::NONE
+            } else {
+                costs
+            };
+            return Ok((class.unwrap_or_else(|| own(scheduler)), costs));
+        }
         Side::Simulated(Simulated::Cfs) => own(HostScheduler::Cfs),
         Side::Simulated(Simulated::Eevdf612) => own(HostScheduler::Eevdf612),
         Side::Simulated(Simulated::Eevdf) => own(HostScheduler::Eevdf),
         Side::Default => own(scheduler),
-        // What divides cores does so on a host as it is.
-        Side::Simulated(it) if it.divides_cores() => own(scheduler),
-        Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
-        Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
-        Side::Simulated(Simulated::Bvt) => {
-            let warp = |tenant: &&TenantSpec| match tenant.class {
-                TenantClass::Latency => Warp::xen(BVT_WARP),
-                TenantClass::Batch => Warp::NONE,
-            };
-            let warps = tenants.iter().map(warp).collect();
-            Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, warps))
-        }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
         side => match side.agent_for(tenants.iter().copied(), Default::default()) {
@@ -316,15 +310,15 @@ pub fn engine(
 }
 
 /// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes
-/// there is what it takes on the host; on the ideal machine it costs nothing, and serves the oldest request
-/// first too.
+/// there is what it takes on the host, unless the side says otherwise.
 fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
-    let ideal = *side == Side::Simulated(Simulated::Ideal);
-    let class: Box<dyn Class> = if ideal {
-        Box::new(Oldest::default())
-    } else {
-        Box::new(Fair::eevdf_6_12())
+    let extra = match side {
+        Side::Extra(extra) => Some(extra),
+        _ => None,
     };
+    let class = extra.and_then(|extra| extra.guest_class());
+    let class = class.unwrap_or_else(|| Box::new(Fair::eevdf_6_12()));
+    let free = extra.is_some_and(|extra| extra.costs_nothing());
     Vm {
         // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to
         // it.
@@ -337,7 +331,7 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
             shared_clock: false,
             ..costs
         },
-        vm_costs: if ideal { VmCosts::NONE } else { vm_costs },
+        vm_costs: if free { VmCosts::NONE } else { vm_costs },
         emulators: emulators(tenant),
         ..Vm::new(tenant.vcpus.unwrap_or(1), class)
     }
@@ -687,7 +681,7 @@ impl Bench<'_> {
 }
 
 /// The CPUs that are for emulator threads.
-fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
+pub fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
     let sets = instances
         .iter()
         .filter_map(|it| it.spec.emulator_cpus.as_ref());
@@ -714,14 +708,16 @@ fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
 }
 
 /// Whose a tenant of the simulation is.
-struct Owner {
-    instance: usize,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The scenario's tenant, by its number among the instances.
+    pub instance: usize,
     /// It is what runs in a VM, not the VM's process on the host.
-    in_guest: bool,
+    pub in_guest: bool,
 }
 
 /// By the simulation's tenants. A VM is two of them: a process of the host, and a tenant in the guest.
-fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
+pub fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
     let each = |(instance, it): (usize, &TenantInstance<'_>)| {
         let on_host = Owner {
             instance,
@@ -777,10 +773,7 @@ mod tests {
         "#;
         let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
         let options = BenchOptions {
-            sides: vec![
-                Side::Simulated(Simulated::Eevdf),
-                Side::Simulated(Simulated::Ideal),
-            ],
+            sides: vec![Side::Simulated(Simulated::Eevdf)],
             seconds: 2.0,
             warmup_seconds: 0.5,
             scheduling: true,
@@ -797,24 +790,21 @@ mod tests {
             options: &options,
             interrupt: &interrupt,
         };
-        let means = [0, 1].map(|side| {
-            let run = bench.measure(0, side).unwrap();
-            let [one, two, process, batch] = &run.measurements[..] else {
-                panic!("{} tenants", run.measurements.len());
-            };
-            for it in [one, two, process] {
-                assert!((1800..2200).contains(&it.requests), "{}", it.requests);
-                assert!(it.errors == 0 && it.work.is_none());
-                // 20 % of a CPU for the work, and what a VM takes for itself.
-                let cpu = it.cpu_ns as f64 / it.length_ns as f64;
-                assert!((0.18..1.5).contains(&cpu), "{cpu}");
-            }
-            assert!(batch.work.is_some_and(|rounds| rounds > 500.0));
-            (one.latency.mean() / 1e3, process.latency.mean() / 1e3)
-        });
-        // On the ideal machine a VM is as fast as a process; else it has exits, emulators and two schedulers.
-        let [(vm, process), (ideal_vm, ideal_process)] = means;
-        assert!((ideal_vm / ideal_process - 1.0).abs() < 0.1, "{means:?}");
-        assert!(vm > process + 10.0, "{means:?}");
+        let run = bench.measure(0, 0).unwrap();
+        let [one, two, process, batch] = &run.measurements[..] else {
+            panic!("{} tenants", run.measurements.len());
+        };
+        for it in [one, two, process] {
+            assert!((1800..2200).contains(&it.requests), "{}", it.requests);
+            assert!(it.errors == 0 && it.work.is_none());
+            // 20 % of a CPU for the work, and what a VM takes for itself.
+            let cpu = it.cpu_ns as f64 / it.length_ns as f64;
+            assert!((0.18..1.5).contains(&cpu), "{cpu}");
+        }
+        assert!(batch.work.is_some_and(|rounds| rounds > 500.0));
+        // A VM has exits, emulators and two schedulers. (That it is as fast as a process where none of this takes
+        // time is a test of quell-studies, which has such a side.)
+        let [vm, process] = [one, process].map(|it| it.latency.mean() / 1e3);
+        assert!(vm > process + 10.0, "{vm} {process}");
     }
 }

@@ -1,24 +1,11 @@
 //! Scheduling classes: who runs where, and when.
 
-mod bvt;
-mod credit;
-mod credit2;
-mod edf;
 mod fair;
 mod fifo;
-mod oldest;
-mod queue;
-mod rtds;
 mod sched_ext;
 
-pub use bvt::{Bvt, Warp};
-pub use credit::Credit;
-pub use credit2::Credit2;
-pub use edf::{Edf, Order};
 pub use fair::Fair;
 pub use fifo::Fifo;
-pub use oldest::Oldest;
-pub use rtds::{Rtds, Server};
 pub use sched_ext::SchedExt;
 
 use crate::events::Nanos;
@@ -35,7 +22,8 @@ pub struct Pick {
     pub turn: Option<Nanos>,
 }
 
-/// A scheduler. It sees the machine, and keeps the ready threads itself.
+/// A scheduler. It sees the machine, and keeps the ready threads itself. Any crate can have one: it is given to
+/// [`crate::Simulation::new`], or to a guest ([`crate::Vm`]).
 pub trait Class {
     /// A thread becomes ready.
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId);
