@@ -30,7 +30,7 @@ pub enum Command {
     /// Compare sides on one scenario, as `quell bench` does
     ///
     /// Beside the sides that `quell` has, on the simulator: credit, credit2, bvt, isolation, host-aware, parties,
-    /// dyniso and ideal.
+    /// dyniso and ideal. Without a scenario the built-in ones are listed, those of papers among them.
     Bench(Box<Bench>),
     /// How many tenants fit, as `quell capacity` tells; with the same sides as `bench`
     Capacity(Box<Capacity>),

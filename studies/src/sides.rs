@@ -1,5 +1,5 @@
-//! The sides that papers compare with, on the simulator: Xen's schedulers, BVT, static isolation, PARTIES, DynIso, and
-//! the best order of requests.
+//! The sides that papers compare with, on the simulator: Xen's schedulers, BVT, static isolation, PARTIES,
+//! DynIso, and the best order of requests.
 
 use crate::baselines::Cores;
 use crate::classes::{Bvt, Credit, Credit2, Oldest, Warp};
@@ -21,8 +21,8 @@ pub const SIDES: Sides = Sides::with(&[
     Extra(&Baseline::Ideal),
 ]);
 
-/// What threads of tenants that answer requests borrow under [`Baseline::Bvt`]: about two turns, so that they go before
-/// what others have had less than that much longer of the CPU.
+/// What threads of tenants that answer requests borrow under [`Baseline::Bvt`]: about two slices, so that they
+/// go before threads that had the CPU for less than that much longer.
 const BVT_WARP: u64 = 10_000_000;
 
 /// A scheduler that papers compare with, or what divides cores on top of the host's own.
@@ -36,13 +36,15 @@ pub enum Baseline {
     Bvt,
     /// The host's own, every tenant on cores of its own for ever.
     Isolation,
-    /// The same, and guests have as many virtual CPUs online as they have CPUs (UFO's host-aware isolation).
+    /// As isolation, and guests have as many virtual CPUs online as they have CPUs (UFO's host-aware
+    /// isolation).
     HostAware,
     /// As isolation, with PARTIES moving cores.
     Parties,
-    /// The same, with DynIso moving cores.
+    /// As isolation, with DynIso moving cores.
     DynIso,
-    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
+    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that
+    /// order.
     Ideal,
 }
 

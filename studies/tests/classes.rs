@@ -54,7 +54,11 @@ fn processes_of_processes() {
 
 #[test]
 fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
-    every_class::nobody_waits_beside_an_idle_cpu_and_all_get_through(classes);
+    every_class::nobody_waits_beside_an_idle_cpu_and_all_get_through(
+        classes,
+        &["oldest", "bvt"],
+        &[],
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The sides of a comparison, by the names that `--policy` takes.
 //!
-//! [`Side`] has the product's. Another crate adds schedulers of the simulator as [`SimulatedSide`]s: it names them by
-//! [`Sides`] of its own, and what measures a side asks the side itself for its class and controller.
+//! [`Side`] has the product's. Another crate adds schedulers of the simulator as [`SimulatedSide`]s: it names them
+//! by [`Sides`] of its own, and what measures a side asks the side itself for its class and controller.
 
 mod extra;
 
@@ -179,7 +179,8 @@ pub enum SideError {
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
     /// Of another substrate.
-    #[error("side `{side}` does not run on the simulator yet; there are: {simulated}", simulated = .sides.simulated())]
+    #[error("side `{side}` does not run on the simulator yet; there are: {simulated}",
+        simulated = .sides.simulated())]
     NotSimulated {
         /// The side.
         side: String,

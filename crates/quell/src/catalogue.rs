@@ -136,15 +136,15 @@ mod tests {
 
     #[test]
     fn a_wrong_name_is_told_the_right_ones() {
-        for name in ["grup", "groups/grup"] {
+        for name in ["nestd", "groups/nestd"] {
             let error = PRODUCT.scenario(name).unwrap_err().to_string();
             let told = format!("no built-in scenario `{name}`; there are: ");
             assert!(
-                error.starts_with(&told) && error.contains(" groups/group,"),
+                error.starts_with(&told) && error.contains(" groups/nested,"),
                 "{error}"
             );
         }
-        for file in ["group.toml", "groups/group.toml", "other/group"] {
+        for file in ["nested.toml", "groups/nested.toml", "other/nested"] {
             let error = PRODUCT.scenario(file).unwrap_err().to_string();
             assert!(error.contains("cannot be read"), "{error}");
         }

@@ -443,8 +443,8 @@ pub struct Record {
 pub struct Replay {
     /// The trace: of `quell record`, `quell bench --trace`, or Perfetto's own recorder; it may be gzipped
     pub trace: PathBuf,
-    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo;
-    /// NAME=quell sched OPTIONS for Quell's otherwise
+    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, fifo; NAME=quell sched OPTIONS for
+    /// Quell's otherwise
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
     /// CPUs of the simulated machine; as many as the trace has unless given

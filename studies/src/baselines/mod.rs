@@ -6,8 +6,8 @@
 //! - DynIso: [`dyniso()`], the baseline of UFO's authors, is the same loop with virtual machines as
 //!   tenants.
 //!
-//! These controllers count cores and know no core's number. [`Cores`] is the caller on a simulated machine: it chooses
-//! which cores a tenant gets.
+//! These controllers count cores and know no core's number. [`Cores`] is the caller on a simulated machine: it
+//! chooses which cores a tenant gets.
 
 mod cores;
 mod dyniso;

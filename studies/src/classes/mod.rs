@@ -1,5 +1,5 @@
-//! Schedulers that papers compare with, as classes of the simulator ([`quell_sim::Class`]). Each file says at its
-//! top what the class leaves out. The sides that run on them: [`crate::sides`].
+//! Schedulers that papers compare with, as classes of the simulator ([`quell_sim::Class`]). Each file says at
+//! its top what the class leaves out. The sides that run on them: [`crate::sides`].
 
 mod bvt;
 mod credit;

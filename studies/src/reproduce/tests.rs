@@ -1,6 +1,7 @@
 //! Claims computed from made-up points whose answers are known.
 
 use super::*;
+use crate::catalogue::CATALOGUE;
 use crate::sides::SIDES;
 use crate::testing::sample;
 use quell_bench::result::SchedulingFigures;
@@ -269,9 +270,7 @@ fn shared(scenario: &str, set: &[&str], cpus: [f64; 2], work: f64) -> PointResul
 
 /// A scenario of the groups' folder on eight CPUs.
 fn sharers(name: &str) -> Sharers {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/groups");
-    let file = folder.join(name).with_extension("toml");
-    let text = std::fs::read_to_string(&file).unwrap();
+    let (file, text) = CATALOGUE.scenario(&format!("groups/{name}")).unwrap();
     Sharers::of(&Scenario::parse(&file, &text).unwrap(), 8)
 }
 

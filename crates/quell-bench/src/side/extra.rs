@@ -7,14 +7,14 @@ use quell_sim::{Class, Machine};
 use std::fmt;
 use std::ops::Deref;
 
-/// A scheduler that there is on the simulator only, and what divides cores on top of one. Without a class of its own
-/// it is the host's scheduler.
+/// A scheduler that there is on the simulator only, or what divides cores on top of one. A side without a
+/// class of its own has the host's scheduler.
 pub trait SimulatedSide: Sync {
     /// Its name, as `--policy` takes it and results have it.
     fn name(&self) -> &'static str;
 
-    /// The host's scheduler on a machine with these CPUs and tenants, which are by the simulation's number; `None`:
-    /// the one that the scenario's host has.
+    /// The host's scheduler on a machine with these CPUs and tenants, which are by the simulation's number;
+    /// `None`: the scheduler that the scenario's host has.
     fn class(&self, _topology: &Topology, _tenants: &[&TenantSpec]) -> Option<Box<dyn Class>> {
         None
     }
@@ -50,7 +50,7 @@ pub trait SimulatedSide: Sync {
     }
 }
 
-/// One of them. Two with the same name are the same.
+/// A [`SimulatedSide`]. Two sides with the same name are equal.
 #[derive(Clone, Copy)]
 pub struct Extra(pub &'static dyn SimulatedSide);
 

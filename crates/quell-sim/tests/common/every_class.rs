@@ -1,5 +1,5 @@
-//! What holds under every class: each function is a test of the classes that it is given. The studies have classes of
-//! their own, and hold them to the same.
+//! What holds under every class: each function is a test of the classes that it is given. The studies have
+//! classes of their own, and hold these to it as well.
 
 use super::{MS, S, TICKS, add_threads as add, batch, busy, machine_with, ran, wastes};
 use quell_model::{CpuId, CpuSet, Topology};
@@ -156,8 +156,12 @@ pub fn processes_of_processes(classes: impl Fn(&Topology) -> Vec<Named>) {
     }
 }
 
+/// `at_once` are the classes under which no CPU idles beside a thread that was ready before, and `sleepers` the
+/// classes under which a thread that sleeps has at least as much credit as a new one.
 pub fn nobody_waits_beside_an_idle_cpu_and_all_get_through(
     classes: impl Fn(&Topology) -> Vec<Named>,
+    at_once: &[&str],
+    sleepers: &[&str],
 ) {
     let topology = Topology::flat(3);
     for (name, class) in classes(&topology) {
@@ -176,17 +180,11 @@ pub fn nobody_waits_beside_an_idle_cpu_and_all_get_through(
             it.run_until(S / 10 + step * 50_000);
             wasted += u32::from(wastes(it.machine()));
         }
-        // A thread that became ready at that very moment, or under queues that are the CPUs', until they are
-        // balanced.
-        let most = if ["sched", "share", "fifo", "oldest", "bvt"].contains(&name) {
-            0
-        } else {
-            200
-        };
+        // Under queues that are the CPUs' threads wait until the queues are balanced.
+        let most = if at_once.contains(&name) { 0 } else { 200 };
         assert!(wasted <= most, "{name}: {wasted} samples with an idle CPU");
         assert!(it.rounds(0) > 600, "{name}: {} processes", it.rounds(0));
-        // Under the others whoever is new has more credit than who sleeps.
-        if ["eevdf", "eevdf-6.12", "cfs", "fifo"].contains(&name) {
+        if sleepers.contains(&name) {
             assert!(it.rounds(1) > 50, "{name}: {} wakeups", it.rounds(1));
         }
     }
