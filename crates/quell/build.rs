@@ -10,9 +10,7 @@ fn main() -> io::Result<()> {
     for (folder, prefix) in [
         ("../../scenarios", ""),
         ("../../scenarios/lab", ""),
-        ("../../scenarios/edge", ""),
         ("../../scenarios/groups", "groups/"),
-        ("../../scenarios/akita", "akita/"),
         ("../../scenarios/ufo", "ufo/"),
     ] {
         println!("cargo::rerun-if-changed={folder}");

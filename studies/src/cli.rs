@@ -1,7 +1,7 @@
 //! The command line of `quell-studies`.
 
 use clap::{Args, Parser, Subcommand};
-use quell::cli::{Guest, Measure, seconds};
+use quell::cli::{Bench, Capacity, Guest, Measure, seconds};
 use quell_bench::report::Files;
 use quell_bench::result::Substrate;
 use quell_scenario::set::Setting;
@@ -27,6 +27,13 @@ pub struct Cli {
 /// The studies.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Compare sides on one scenario, as `quell bench` does
+    ///
+    /// Beside the sides that `quell` has, on the simulator: credit, credit2, bvt, isolation, host-aware, parties,
+    /// dyniso and ideal. Without a scenario the built-in ones are listed, those of papers among them.
+    Bench(Box<Bench>),
+    /// How many tenants fit, as `quell capacity` tells; with the same sides as `bench`
+    Capacity(Box<Capacity>),
     /// The tests that everybody runs on a new scheduler, beside periodic victims, on several sides
     Standard(Box<Standard>),
     /// Whether a side is worse than the kernel's default on any shared scenario

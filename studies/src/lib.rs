@@ -9,7 +9,10 @@
 
 pub mod acceptance;
 pub mod agent_bench;
+pub mod baselines;
 pub mod calibration;
+pub mod catalogue;
+pub mod classes;
 pub mod cli;
 pub mod commands;
 pub mod harm;
@@ -20,6 +23,7 @@ pub mod promises;
 pub mod report;
 pub mod reproduce;
 pub mod shares;
+pub mod sides;
 pub mod sim_bench;
 pub mod standard;
 

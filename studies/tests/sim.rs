@@ -81,3 +81,27 @@ fn the_figure_of_four_threads_shows_each_and_the_ideal() {
     }
     assert!(String::from_utf8_lossy(&output.stderr).contains("ideal"));
 }
+
+/// A scenario under a side of the studies', beside one of the product's.
+#[test]
+fn a_scenario_is_measured_under_a_baseline() {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell-studies"))
+        .args(["bench", "mixed", "--on", "sim", "--policy", "fifo,ideal"])
+        .args(["--pairs", "2", "--seconds", "5", "--json", "-"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = |side: &str, what: &str| {
+        let mut rows = result["results"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["side"] == side && row["tenant"] == "*");
+        row.unwrap()[what].as_f64().unwrap()
+    };
+    // What is asked for is done: 80 % of the CPUs, every request answered, and none before its work is.
+    for side in ["fifo", "ideal"] {
+        assert_eq!(all(side, "errors"), 0.0);
+        assert!((0.7..0.9).contains(&all(side, "cpu_share")));
+        assert!(all(side, "mean_us") > 12_000.0);
+    }
+    assert!(all("ideal", "p99_us") < all("fifo", "p99_us"));
+}

@@ -1,4 +1,11 @@
 //! The sides of a comparison, by the names that `--policy` takes.
+//!
+//! [`Side`] has the product's. Another crate adds schedulers of the simulator as [`SimulatedSide`]s: it names them
+//! by [`Sides`] of its own, and what measures a side asks the side itself for its class and controller.
+
+mod extra;
+
+pub use extra::{Extra, SimulatedSide};
 
 use crate::result::Substrate;
 use quell_model::config::{
@@ -9,7 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A scheduler to measure, and Quell's agent where one belongs to it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Side {
     /// The kernel's own scheduler, with nothing of Quell running.
     Default,
@@ -37,6 +44,8 @@ pub enum Side {
     Scheduler(ExternalScheduler),
     /// A scheduler that only the simulator has.
     Simulated(Simulated),
+    /// Another one, which is not the product's.
+    Extra(Extra),
 }
 
 /// Some of Quell's mechanisms, each once.
@@ -60,7 +69,7 @@ impl Composition {
     }
 }
 
-/// Schedulers of the simulator ([`quell_sim`]), and what divides cores on top of one.
+/// Schedulers of the simulator ([`quell_sim`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
     /// The kernel's as of 6.1.
@@ -69,42 +78,17 @@ pub enum Simulated {
     Eevdf612,
     /// The kernel's as of 7.2.
     Eevdf,
-    /// Xen's until 4.11.
-    Credit,
-    /// Xen's since then.
-    Credit2,
-    /// Borrowed virtual time; tenants that answer requests warp.
-    Bvt,
     /// One queue for all CPUs, in turns of 3 ms.
     Fifo,
-    /// The host's own, every tenant on cores of its own for ever.
-    Isolation,
-    /// The same, and guests have as many virtual CPUs online as they have CPUs (UFO's host-aware isolation).
-    HostAware,
-    /// As isolation, with PARTIES moving cores.
-    Parties,
-    /// The same, with DynIso moving cores.
-    DynIso,
-    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that
-    /// order.
-    Ideal,
 }
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 12] = [
+    pub const ALL: [Simulated; 4] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
         Simulated::Eevdf,
-        Simulated::Credit,
-        Simulated::Credit2,
-        Simulated::Bvt,
         Simulated::Fifo,
-        Simulated::Isolation,
-        Simulated::HostAware,
-        Simulated::Parties,
-        Simulated::DynIso,
-        Simulated::Ideal,
     ];
 
     /// Its name.
@@ -113,26 +97,8 @@ impl Simulated {
             Simulated::Cfs => "cfs",
             Simulated::Eevdf612 => "eevdf-6.12",
             Simulated::Eevdf => "eevdf",
-            Simulated::Credit => "credit",
-            Simulated::Credit2 => "credit2",
-            Simulated::Bvt => "bvt",
             Simulated::Fifo => "fifo",
-            Simulated::Isolation => "isolation",
-            Simulated::HostAware => "host-aware",
-            Simulated::Parties => "parties",
-            Simulated::DynIso => "dyniso",
-            Simulated::Ideal => "ideal",
         }
-    }
-
-    /// Whether it acts by how far tenants are from their objectives.
-    pub const fn needs_objectives(self) -> bool {
-        matches!(self, Simulated::Parties | Simulated::DynIso)
-    }
-
-    /// Whether it gives tenants cores of their own.
-    pub const fn divides_cores(self) -> bool {
-        matches!(self, Simulated::Isolation | Simulated::HostAware) || self.needs_objectives()
     }
 }
 
@@ -172,7 +138,10 @@ impl ExternalScheduler {
                 let first = first.trim_start_matches("error: ").to_string();
                 Err(SideError::BadOptions(self.name.clone(), first))
             }
-            None => Err(SideError::NotSimulated(self.name.clone())),
+            None => Err(SideError::NotSimulated {
+                side: self.name.clone(),
+                sides: Sides::PRODUCT,
+            }),
         }
     }
 }
@@ -195,11 +164,19 @@ const PEERS: [(&str, &[&str]); 5] = [
 /// Why a side's name cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// The name is not that of a side.
-    #[error("`{0}` is no side{suggestion}; there are: {known}",
-        suggestion = suggest(.0), known = known())]
-    Unknown(String),
-    /// A scheduler of the user's lacks a name or a command.
+    /// Not a side.
+    #[error("`{name}` is no side{suggestion}; there are: {known}",
+        suggestion = .sides.suggestion(.name), known = .sides.known())]
+    Unknown {
+        /// What was named.
+        name: String,
+        /// The sides that there are.
+        sides: Sides,
+    },
+    /// A side that papers compare with.
+    #[error("`{0}` is a side of quell-studies: `quell-studies bench` takes it")]
+    OfStudies(String),
+    /// A scheduler of the user's without a name or a command.
     #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
     BadCommand(String),
     /// Quell's own scheduler has no such options.
@@ -208,10 +185,16 @@ pub enum SideError {
     /// The side runs on the simulator only.
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
-    /// The side does not run on the simulator.
-    #[error("side `{0}` does not run on the simulator yet; there are: {simulated}", simulated = simulated())]
-    NotSimulated(String),
-    /// The list names no side.
+    /// Of another substrate.
+    #[error("side `{side}` does not run on the simulator yet; there are: {simulated}",
+        simulated = .sides.simulated())]
+    NotSimulated {
+        /// The side.
+        side: String,
+        /// The sides that there are.
+        sides: Sides,
+    },
+    /// Nothing to measure.
     #[error(
         "name at least one side, or more separated by commas, the baseline first (`default,quell`)"
     )]
@@ -257,34 +240,16 @@ impl Side {
             Side::Composed(composition) => &composition.name,
             Side::Scheduler(scheduler) => &scheduler.name,
             Side::Simulated(simulated) => simulated.as_str(),
+            Side::Extra(extra) => extra.name(),
         }
     }
 
-    /// Checks that all sides can be measured on a substrate.
+    /// Whether all of them can be measured there.
     ///
     /// # Errors
-    /// [`SideError::NotSimulated`], [`SideError::SimulatorOnly`] or [`SideError::BadOptions`], for the first
-    /// side that cannot.
+    /// The first side that is another substrate's, or is Quell's scheduler with options that it has not.
     pub fn check(sides: &[Side], on: Substrate) -> Result<(), SideError> {
-        for side in sides {
-            match (side, on) {
-                (Side::Simulated(_) | Side::Default, Substrate::Sim) => {}
-                (Side::Scheduler(scheduler), Substrate::Sim) => {
-                    scheduler.options()?;
-                }
-                // The simulator's schedulers have no settings such as stock interfaces change.
-                (Side::Stock | Side::Weights, Substrate::Sim) => {
-                    return Err(SideError::NotSimulated(side.to_string()));
-                }
-                (side, Substrate::Sim) if side.agent().is_some() => {}
-                (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
-                    return Err(SideError::SimulatorOnly(side.to_string()));
-                }
-                (_, Substrate::Sim) => return Err(SideError::NotSimulated(side.to_string())),
-                (_, Substrate::Vm | Substrate::Host) => {}
-            }
-        }
-        Ok(())
+        Sides::PRODUCT.check(sides, on)
     }
 
     /// Quell's own scheduler alone.
@@ -329,7 +294,9 @@ impl Side {
             agent.guard = GuardMode::Off;
         }
         match self {
-            Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
+            Side::Default | Side::Scheduler(_) | Side::Simulated(_) | Side::Extra(_) => {
+                return None;
+            }
             Side::Quell => {}
             Side::Guarded => {
                 return Some(AgentFile {
@@ -386,26 +353,23 @@ impl Side {
     /// [`SideError::Unknown`] or [`SideError::BadCommand`] for the first name that is no side,
     /// [`SideError::None`] for an empty list.
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
-        let names = text
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty());
-        let sides: Vec<Side> = names.map(Side::from_str).collect::<Result<_, _>>()?;
-        if sides.is_empty() {
-            return Err(SideError::None);
-        }
-        Ok(sides)
+        Sides::PRODUCT.parse_list(text)
     }
 
     /// Whether the side gives tenants CPUs of their own.
     pub fn divides_cores(&self) -> bool {
         match self {
-            Side::Simulated(it) => it.divides_cores(),
+            Side::Extra(it) => it.divides_cores(),
             side => side.has_pools(),
         }
     }
 
-    /// Whether the side gives tenants CPUs by the pools mechanism.
+    /// Whether it acts by how far tenants are from their objectives.
+    pub fn needs_objectives(&self) -> bool {
+        matches!(self, Side::Extra(it) if it.needs_objectives())
+    }
+
+    /// Whether it does by the pools mechanism.
     pub fn has_pools(&self) -> bool {
         self.agent()
             .is_some_and(|it| it.agent.has(Mechanism::Pools))
@@ -425,10 +389,38 @@ impl Side {
     }
 }
 
-impl FromStr for Side {
-    type Err = SideError;
+/// The sides that a program can name: the product's, and those that it adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sides {
+    extra: &'static [Extra],
+}
 
-    fn from_str(name: &str) -> Result<Side, SideError> {
+/// The names that only quell-studies can measure.
+const OF_STUDIES: [&str; 8] = [
+    "credit",
+    "credit2",
+    "bvt",
+    "isolation",
+    "host-aware",
+    "parties",
+    "dyniso",
+    "ideal",
+];
+
+impl Sides {
+    /// The product's.
+    pub const PRODUCT: Sides = Sides { extra: &[] };
+
+    /// The product's and these.
+    pub const fn with(extra: &'static [Extra]) -> Sides {
+        Sides { extra }
+    }
+
+    /// The side of that name, or the scheduler of the user's that `NAME=COMMAND` is.
+    ///
+    /// # Errors
+    /// There is no such side, or the name or the command is empty.
+    pub fn named(self, name: &str) -> Result<Side, SideError> {
         if let Some((name, command)) = name.split_once('=') {
             let command: Vec<String> = command.split_whitespace().map(String::from).collect();
             if name.trim().is_empty() || command.is_empty() {
@@ -453,13 +445,118 @@ impl FromStr for Side {
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);
+                let extra = || self.extra.iter().find(|side| side.name() == name);
                 simulated
                     .map(Side::Simulated)
+                    .or_else(|| extra().copied().map(Side::Extra))
                     .or_else(|| Side::peer(name))
                     .or_else(|| Composition::of(name).map(Side::Composed))
-                    .ok_or_else(|| SideError::Unknown(name.to_string()))
+                    .ok_or_else(|| self.unknown(name))
             }
         }
+    }
+
+    fn unknown(self, name: &str) -> SideError {
+        let name = name.to_string();
+        match OF_STUDIES.contains(&name.as_str()) {
+            true => SideError::OfStudies(name),
+            false => SideError::Unknown { name, sides: self },
+        }
+    }
+
+    /// Reads a comma-separated list of one or more. The first is the baseline of the others; a side may stand
+    /// there twice (A/A).
+    ///
+    /// # Errors
+    /// The list is empty, or the first name that is no side.
+    pub fn parse_list(self, text: &str) -> Result<Vec<Side>, SideError> {
+        let names = text
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        let sides: Vec<Side> = names
+            .map(|name| self.named(name))
+            .collect::<Result<_, _>>()?;
+        if sides.is_empty() {
+            return Err(SideError::None);
+        }
+        Ok(sides)
+    }
+
+    /// Whether all of these can be measured there.
+    ///
+    /// # Errors
+    /// The first side that is another substrate's, or is Quell's scheduler with options that it has not.
+    pub fn check(self, sides: &[Side], on: Substrate) -> Result<(), SideError> {
+        let not_simulated = |side: &Side| SideError::NotSimulated {
+            side: side.to_string(),
+            sides: self,
+        };
+        for side in sides {
+            match (side, on) {
+                (Side::Simulated(_) | Side::Extra(_) | Side::Default, Substrate::Sim) => {}
+                (Side::Scheduler(scheduler), Substrate::Sim) => match scheduler.options() {
+                    Ok(_) => {}
+                    Err(SideError::NotSimulated { .. }) => return Err(not_simulated(side)),
+                    Err(other) => return Err(other),
+                },
+                // The simulator's schedulers have no settings as stock interfaces do.
+                (Side::Stock | Side::Weights, Substrate::Sim) => return Err(not_simulated(side)),
+                (side, Substrate::Sim) if side.agent().is_some() => {}
+                (Side::Simulated(_) | Side::Extra(_), Substrate::Vm | Substrate::Host) => {
+                    return Err(SideError::SimulatorOnly(side.to_string()));
+                }
+                (_, Substrate::Sim) => return Err(not_simulated(side)),
+                (_, Substrate::Vm | Substrate::Host) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the simulator's own.
+    fn of_simulator(self) -> impl Iterator<Item = &'static str> {
+        let own = Simulated::ALL.map(Simulated::as_str).into_iter();
+        own.chain(self.extra.iter().map(|side| side.name()))
+    }
+
+    /// Every name that is fixed.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        Side::NAMES.into_iter().chain(self.of_simulator())
+    }
+
+    fn known(self) -> String {
+        let names: Vec<&str> = self.names().collect();
+        format!(
+            "{}, {} or several of these as `asymmetry+share`, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
+            names.join(", "),
+            Mechanism::ALL.map(Mechanism::as_str).join(", ")
+        )
+    }
+
+    fn simulated(self) -> String {
+        let names: Vec<&str> = self.of_simulator().collect();
+        format!(
+            "default, sched, NAME=quell sched OPTIONS, quell, mechanisms as `asymmetry+share`, akita, ufo, dasec and both without parts, {}",
+            names.join(", ")
+        )
+    }
+
+    fn suggestion(self, name: &str) -> String {
+        let near = self
+            .names()
+            .map(|side| (strsim::jaro_winkler(name, side), side))
+            .filter(|(similarity, _)| *similarity > 0.75)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        near.map(|(_, side)| format!(", did you mean `{side}`?"))
+            .unwrap_or_default()
+    }
+}
+
+impl FromStr for Side {
+    type Err = SideError;
+
+    fn from_str(name: &str) -> Result<Side, SideError> {
+        Sides::PRODUCT.named(name)
     }
 }
 
@@ -470,37 +567,6 @@ impl fmt::Display for Side {
 }
 
 /// Every fixed name of a side.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    let simulated = Simulated::ALL.iter().map(|side| side.as_str());
-    Side::NAMES.into_iter().chain(simulated)
-}
-
-fn known() -> String {
-    let names: Vec<&str> = names().collect();
-    format!(
-        "{}, {} or several of these as `asymmetry+share`, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
-        names.join(", "),
-        Mechanism::ALL.map(Mechanism::as_str).join(", ")
-    )
-}
-
-fn simulated() -> String {
-    let names = Simulated::ALL.map(Simulated::as_str);
-    format!(
-        "default, sched, NAME=quell sched OPTIONS, quell, mechanisms as `asymmetry+share`, akita, ufo, dasec and both without parts, {}",
-        names.join(", ")
-    )
-}
-
-fn suggest(name: &str) -> String {
-    let near = names()
-        .map(|side| (strsim::jaro_winkler(name, side), side))
-        .filter(|(similarity, _)| *similarity > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    near.map(|(_, side)| format!(", did you mean `{side}`?"))
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -574,7 +640,7 @@ mod tests {
 
     #[test]
     fn every_name_is_a_side_and_says_what_it_is_called() {
-        for name in names() {
+        for name in Sides::PRODUCT.names() {
             assert_eq!(name.parse::<Side>().unwrap().as_str(), name);
         }
         let part = |name: &str| name.parse::<Side>().unwrap().agent().unwrap().asymmetry;
@@ -592,9 +658,9 @@ mod tests {
             let checked = Side::check(&Side::parse_list(text).unwrap(), on);
             checked.map_err(|error| error.to_string())
         };
-        assert_eq!(check("fifo,ideal", Substrate::Sim), Ok(()));
+        assert_eq!(check("fifo,eevdf", Substrate::Sim), Ok(()));
         assert_eq!(check("default,sched", Substrate::Vm), Ok(()));
-        for side in ["fifo", "parties"] {
+        for side in ["fifo", "cfs"] {
             let error = check(&format!("default,{side}"), Substrate::Host).unwrap_err();
             let expected = format!("`{side}` is the simulator's");
             assert!(error.contains(&expected), "{error}");
@@ -623,6 +689,32 @@ mod tests {
         );
     }
 
+    /// A side that another crate adds.
+    struct Added;
+
+    impl SimulatedSide for Added {
+        fn name(&self) -> &'static str {
+            "added"
+        }
+    }
+
+    #[test]
+    fn another_crates_sides_are_named_where_they_are_added() {
+        let sides = Sides::with(&[Extra(&Added)]);
+        let list = sides.parse_list("eevdf,added").unwrap();
+        assert_eq!(Side::labels(&list), ["eevdf", "added"]);
+        assert_eq!(list[1], Side::Extra(Extra(&Added)));
+        assert_eq!(sides.check(&list, Substrate::Sim), Ok(()));
+        let error = sides.check(&list[1..], Substrate::Host).unwrap_err();
+        assert!(error.to_string().contains("`added` is the simulator's"));
+        for text in ["adde", "eevdf,stock"] {
+            let list = sides.parse_list(text);
+            let error = list.and_then(|it| sides.check(&it, Substrate::Sim));
+            assert!(error.unwrap_err().to_string().contains("fifo, added"));
+        }
+        assert!(Side::parse_list("added").is_err());
+    }
+
     #[test]
     fn bad_names_say_what_would_be_right() {
         let message = |text: &str| Side::parse_list(text).unwrap_err().to_string();
@@ -630,7 +722,7 @@ mod tests {
             message("default,dasc"),
             format!(
                 "`dasc` is no side, did you mean `dasec`?; there are: {}",
-                known()
+                Sides::PRODUCT.known()
             )
         );
         assert!(message("default,=x").contains("NAME=COMMAND"));
@@ -640,5 +732,11 @@ mod tests {
         assert!(message("default,share+nothing").starts_with("`share+nothing` is no side"));
         assert!(message("default,share+share").starts_with("`share+share` is no side"));
         assert!(message(" ,").contains("at least one"));
+        for name in OF_STUDIES {
+            assert!(!Sides::PRODUCT.known().contains(name));
+            let expected =
+                format!("`{name}` is a side of quell-studies: `quell-studies bench` takes it");
+            assert_eq!(message(&format!("default,{name}")), expected);
+        }
     }
 }

@@ -17,7 +17,6 @@ use quell_model::config::{AgentFile, AsymmetrySettings, Backend, Mechanism};
 use quell_model::{GivenServer, Lever, Plan, Snapshot};
 
 pub mod admission;
-pub mod baselines;
 pub mod criticality;
 pub mod dasec;
 pub mod guard;

@@ -12,7 +12,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
 use quell_model::{CpuId, CpuSet};
-use quell_policy::share::{Group, Problem, ProblemError, Thread, WindowError, ideal, ideal_over};
+use quell_policy::share::{Group, Problem, ProblemError, Thread, ideal};
 use std::path::Path;
 
 #[test]
@@ -263,22 +263,4 @@ fn what_makes_no_sense_is_named() {
 fn an_empty_host_divides_nothing() {
     let found = ideal(&host(0, vec![group(None)], Vec::new())).unwrap();
     assert_eq!((found.groups, found.threads), (vec![0.0], Vec::new()));
-}
-
-#[test]
-fn a_window_is_the_mean_of_its_pieces() {
-    // For 1 ms both want the CPU, then for 3 ms only the second does: 1/8 and 1/8 + 3/4.
-    let both = host(1, Vec::new(), vec![thread(None, "0"), thread(None, "0")]);
-    let mut one = both.clone();
-    one.threads[0].demand = 0.0;
-    let window = [(1_000_000, both.clone()), (3_000_000, one)];
-    assert_eq!(ideal_over(&window).unwrap().threads, [0.125, 0.875]);
-
-    assert_eq!(ideal_over(&[]), Err(WindowError::Empty));
-    assert_eq!(ideal_over(&[(0, both.clone())]), Err(WindowError::Empty));
-    let other = host(1, Vec::new(), vec![thread(None, "0")]);
-    assert_eq!(
-        ideal_over(&[(1, both), (1, other)]),
-        Err(WindowError::Different { piece: 1 })
-    );
 }

@@ -44,9 +44,7 @@ mod simulation;
 mod vm;
 mod workload;
 
-pub use class::{
-    Bvt, Class, Credit, Credit2, Edf, Fair, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server, Warp,
-};
+pub use class::{Class, Fair, Fifo, Pick, SchedExt};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Limit, Machine, State, Thread, ThreadId};
 pub use monitor::{Monitor, thread_of};

@@ -5,28 +5,23 @@
 
 mod common;
 
-use common::{BUSY, MS, S, TICKS, add_threads as add, close, near, ran, wastes};
+use common::every_class::{self, Named, alive, family, maker};
+use common::{BUSY, MS, S, TICKS, add_threads as add, close, near, ran};
 use quell_model::{CpuId, TenantWeight, Topology};
 use quell_sched::Options;
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Monitor, Oldest, SchedExt,
-    Simulation, State, ThreadId,
+    Class, Costs, Fair, Fifo, GroupId, Happening, Monitor, SchedExt, Simulation, ThreadId,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// A thread that starts a process of `run_us` us of CPU time, waits for it, and starts the next.
-fn maker(run_us: u32) -> String {
-    format!("[{{ spawn = {{ program = [{{ run_us = {run_us} }}] }} }}]")
-}
-
 fn sched(topology: &Topology) -> Box<dyn Class> {
     Box::new(SchedExt::new(topology, &Options::default()).unwrap())
 }
 
 /// All classes that need nothing but threads.
-fn classes(topology: &Topology) -> Vec<(&'static str, Box<dyn Class>)> {
-    let cpus = topology.cpus.len();
+fn classes(topology: &Topology) -> Vec<Named> {
     let share = Options {
         share: true,
         ..Options::default()
@@ -38,10 +33,6 @@ fn classes(topology: &Topology) -> Vec<(&'static str, Box<dyn Class>)> {
         ("eevdf-6.12", Box::new(Fair::eevdf_6_12())),
         ("cfs", Box::new(Fair::cfs_6_1())),
         ("fifo", Box::new(Fifo::new(Some(3 * MS)))),
-        ("oldest", Box::new(Oldest::default())),
-        ("credit", Box::new(Credit::new(topology))),
-        ("credit2", Box::new(Credit2::new(topology))),
-        ("bvt", Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, Vec::new()))),
     ]
 }
 
@@ -53,33 +44,9 @@ fn fair(version: &str, cpus: u32) -> Simulation {
 }
 
 /// The CPU time of a thread and of all its descendants, in ns.
-fn family(simulation: &Simulation, of: usize) -> u64 {
-    let threads = simulation.machine().threads.iter();
-    let own = threads.filter(|it| it.origin.index() == of);
-    own.map(|it| it.ran).sum()
-}
-
-fn alive(simulation: &Simulation) -> usize {
-    let threads = simulation.machine().threads.iter();
-    threads.filter(|it| it.state != State::Ended).count()
-}
-
 #[test]
 fn one_process_after_the_other() {
-    let topology = Topology::flat(1);
-    for (name, class) in classes(&topology) {
-        let mut it = Simulation::new(topology.clone(), Costs::NONE, class);
-        add(&mut it, GroupId::ROOT, 0, 1, &maker(15_000));
-        it.run_until(150 * MS + 1);
-        let machine = it.machine();
-        assert_eq!(it.rounds(0), 10, "{name}");
-        assert_eq!(machine.threads.len(), 12, "{name}");
-        for child in &machine.threads[1..11] {
-            assert_eq!((child.ran, child.state), (15 * MS, State::Ended), "{name}");
-        }
-        assert_eq!(machine.threads[11].leader, ThreadId(11), "{name}");
-        assert_eq!(machine.threads[11].origin, ThreadId(0), "{name}");
-    }
+    every_class::one_process_after_the_other(classes);
 }
 
 #[test]
@@ -97,19 +64,7 @@ fn a_process_costs_what_it_is_said_to() {
 
 #[test]
 fn a_thread_has_so_many_processes_at_most() {
-    let program = "[{ spawn = { program = [{ run_us = { uniform = [500, 4000] } }], \
-                   wait = false, most = 5 } }]";
-    for (name, class) in classes(&Topology::flat(2)) {
-        let mut it = Simulation::new(Topology::flat(2), TICKS, class);
-        add(&mut it, GroupId::ROOT, 0, 1, program);
-        it.run_until(100 * MS);
-        let mut most = 0;
-        for step in 0..1000 {
-            it.run_until(100 * MS + step * 100_000);
-            most = most.max(alive(&it));
-        }
-        assert_eq!(most, 6, "{name}");
-    }
+    every_class::a_thread_has_so_many_processes_at_most(classes);
 }
 
 #[test]
@@ -130,54 +85,16 @@ fn a_crowd_is_waited_for() {
 
 #[test]
 fn processes_of_processes() {
-    let program = "[{ spawn = { program = [{ spawn = { program = [{ run_us = 300 }], wait = false } }, \
-                   { spawn = { program = [{ run_us = 100 }] } }, { run_us = 100 }] } }]";
-    for (name, class) in classes(&Topology::flat(1)) {
-        let mut it = Simulation::new(Topology::flat(1), Costs::NONE, class);
-        add(&mut it, GroupId::ROOT, 0, 1, program);
-        it.run_until(50 * MS);
-        assert!(
-            (99..=100).contains(&it.rounds(0)),
-            "{name}: {}",
-            it.rounds(0)
-        );
-        assert_eq!(family(&it, 0), 50 * MS, "{name}");
-    }
+    every_class::processes_of_processes(classes);
 }
 
 #[test]
 fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
-    let topology = Topology::flat(3);
-    for (name, class) in classes(&topology) {
-        let mut it = Simulation::new(topology.clone(), TICKS, class);
-        add(&mut it, GroupId::ROOT, 0, 7, &maker(700));
-        add(
-            &mut it,
-            GroupId::ROOT,
-            0,
-            1,
-            "[{ run_us = 50 }, { sleep_us = 2000 }]",
-        );
-        it.run_until(S / 10);
-        let mut wasted = 0;
-        for step in 0..2000 {
-            it.run_until(S / 10 + step * 50_000);
-            wasted += u32::from(wastes(it.machine()));
-        }
-        // A sample may see a thread that became ready at that very moment, and where each CPU has a queue,
-        // one that waits in it until the next balancing.
-        let most = if ["sched", "share", "fifo", "oldest", "bvt"].contains(&name) {
-            0
-        } else {
-            200
-        };
-        assert!(wasted <= most, "{name}: {wasted} samples with an idle CPU");
-        assert!(it.rounds(0) > 600, "{name}: {} processes", it.rounds(0));
-        // Under the other classes a new thread has more credit than one that sleeps.
-        if ["eevdf", "eevdf-6.12", "cfs", "fifo"].contains(&name) {
-            assert!(it.rounds(1) > 50, "{name}: {} wakeups", it.rounds(1));
-        }
-    }
+    every_class::nobody_waits_beside_an_idle_cpu_and_all_get_through(
+        classes,
+        &["sched", "share", "fifo"],
+        &["eevdf", "eevdf-6.12", "cfs", "fifo"],
+    );
 }
 
 #[test]
@@ -345,19 +262,5 @@ fn the_monitor_sees_processes_come_and_go() {
 
 #[test]
 fn others_wake_and_are_moved_while_a_crowd_is_being_started() {
-    let crowd = "[{ repeat = { times = 20, program = [ \
-                 { spawn = { program = [{ run_us = 500 }], wait = false } }] } }, { run_us = 300 }]";
-    for (name, class) in classes(&Topology::flat(8)) {
-        let mut it = Simulation::new(Topology::flat(8), Costs::TYPICAL, class);
-        add(&mut it, GroupId::ROOT, 0, 2, crowd);
-        add(
-            &mut it,
-            GroupId::ROOT,
-            0,
-            12,
-            "[{ run_us = 200 }, { sleep_us = 100 }]",
-        );
-        it.run_until(S / 5);
-        assert!(it.rounds(0) > 10, "{name}: {}", it.rounds(0));
-    }
+    every_class::others_wake_and_are_moved_while_a_crowd_is_being_started(classes);
 }

@@ -7,7 +7,6 @@ use common::*;
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server, TenantSpec};
 use quell_model::{CpuId, Nice, ServerPlan, ServerTerms, TenantWeight};
 use quell_policy::Policy;
-use quell_policy::admission::audit::{Audit, Event};
 use quell_policy::admission::check;
 use quell_policy::criticality::Promises;
 use quell_policy::share::Shares;
@@ -16,6 +15,7 @@ use quell_sched::{Options, PromisedServers, ServerSetting, ThreadSetting};
 use quell_sim::{
     Act, GroupId, Happening, Monitor, SchedExt, Simulation, Tenant, ThreadId, thread_of,
 };
+use quell_testkit::audit::{Audit, Event};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;

@@ -7,7 +7,7 @@ mod common;
 use common::{S, TICKS, near, poisson, programs, serving, threads};
 use quell_model::{CpuId, Topology};
 use quell_sim::{
-    Answer, Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
+    Answer, Class, Costs, Fair, Fifo, Load, Request, Simulation, State, Tenant, ThreadId,
 };
 
 /// A request due at each of these times, in us.
@@ -128,13 +128,6 @@ fn a_fork_join_takes_its_critical_path_or_all_its_work() {
 }
 
 #[test]
-fn the_oldest_request_goes_first() {
-    // The second request comes while parts of the first wait for the only CPU.
-    let mut simulation = simulation(1, Oldest::default(), FORK_JOIN, Some(at_us(&[0, 100])));
-    assert_eq!(latencies_us(&simulation.run_until(S)), [2000, 3900]);
-}
-
-#[test]
 fn a_lock_admits_one_and_who_spins_for_it_uses_its_cpu() {
     for spin in [0, 300, 2_000] {
         let threads = format!(
@@ -222,9 +215,8 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
 
 #[test]
 fn threads_run_only_where_they_may() {
-    let classes: [Box<dyn Class>; 5] = [
+    let classes: [Box<dyn Class>; 4] = [
         Box::new(Fifo::new(Some(500_000))),
-        Box::new(Oldest::default()),
         Box::new(Fair::cfs_6_1()),
         Box::new(Fair::eevdf_6_12()),
         Box::new(Fair::eevdf_7_2()),

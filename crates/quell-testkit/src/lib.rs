@@ -1,4 +1,8 @@
-//! What the tests of Quell's crates share: skipping a test where the machine lacks what the test needs.
+//! What the tests and studies of Quell share, and what the product does not need.
+//!
+//! - [`skip!`]: skipping a test where the machine lacks what the test needs;
+//! - [`audit`]: whether servers got their budgets, from the events of a CPU's servers;
+//! - [`exhaustive`]: whether a CPU can keep a small set of servers, from every arrival and every need.
 //!
 //! A skipped test passes, so a machine that lacks much would be green with little tested. Where
 //! `QUELL_REQUIRE` lists means (`root`, `cgroups`, `bpf`, `lab`, `apps`, separated by commas; `.ci/run` sets
@@ -9,6 +13,9 @@
 //! ```no_run
 //! quell_testkit::skip!(Other, "this machine has {} CPU", 1);
 //! ```
+
+pub mod audit;
+pub mod exhaustive;
 
 use std::io::Write;
 

@@ -342,8 +342,7 @@ pub struct Bench {
     /// The sides, the baseline of a comparison first: default, weights, stock, dasec, quell, mechanisms of
     /// Quell's (asymmetry+share+criticality+pools, or some of them), sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on the
-    /// simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal
-    /// and ufo
+    /// simulator sched, cfs, eevdf-6.12, eevdf, fifo and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// How many of the sides, from the first on, are baselines: the others are compared with each
@@ -372,8 +371,7 @@ pub struct Bench {
 pub struct Capacity {
     /// A scenario file, or the name of a built-in scenario
     pub scenario: String,
-    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso,
-    /// ideal and ufo
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, fifo and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
     /// Only this tenant grows, from 1; the others stay as the scenario has them [default: the whole mix
@@ -445,8 +443,8 @@ pub struct Record {
 pub struct Replay {
     /// The trace: of `quell record`, `quell bench --trace`, or Perfetto's own recorder; it may be gzipped
     pub trace: PathBuf,
-    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo;
-    /// NAME=quell sched OPTIONS for Quell's otherwise
+    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, fifo; NAME=quell sched OPTIONS for
+    /// Quell's otherwise
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
     /// CPUs of the simulated machine; as many as the trace has unless given

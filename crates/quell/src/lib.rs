@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 the run failed, 2 the user's input is wrong, 3 the answer is no. Errors go to stderr
 //! as `PROGRAM: ...` with what would be right.
 
+pub mod catalogue;
 pub mod cli;
 pub mod commands;
 mod log;

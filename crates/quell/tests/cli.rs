@@ -100,14 +100,14 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["bench", "mixed", "--on", "sim", "--policy", "default,stock"],
-            &[
-                "`stock`",
-                "simulator",
-                "bvt, fifo, isolation, host-aware, parties, dyniso, ideal",
-            ],
+            &["`stock`", "simulator", "cfs, eevdf-6.12, eevdf, fifo"],
         ),
         (
-            &["bench", "mixed", "--policy", "fifo,ideal"],
+            &["bench", "mixed", "--on", "sim", "--policy", "eevdf,parties"],
+            &["`parties` is a side of quell-studies: `quell-studies bench` takes it"],
+        ),
+        (
+            &["bench", "mixed", "--policy", "fifo,eevdf"],
             &["`fifo`", "--on sim"],
         ),
         (
@@ -115,7 +115,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["`fifo`", "--on sim"],
         ),
         (
-            &["bench", "demo", "--on", "sim", "--policy", "fifo,ideal"],
+            &["bench", "demo", "--on", "sim", "--policy", "fifo,eevdf"],
             &["demo.toml", "`host`", "topology"],
         ),
         (
@@ -149,11 +149,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["capacity", "mixed", "--policy", "stock"],
-            &[
-                "`stock`",
-                "simulator",
-                "bvt, fifo, isolation, host-aware, parties, dyniso, ideal",
-            ],
+            &["`stock`", "simulator", "cfs, eevdf-6.12, eevdf, fifo"],
         ),
         (
             &[

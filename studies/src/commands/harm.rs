@@ -1,10 +1,11 @@
 //! `quell-studies harm`: whether a side is worse than the kernel's default on any scenario.
 
 use super::settings;
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::harm::{self, CASES, Harm};
 use quell::commands::InputError;
-use quell::commands::bench::{Job, files_writable, print, sides};
+use quell::commands::bench::{files_writable, print};
 use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use std::thread::available_parallelism;
 /// Wrong arguments, files that cannot be written, a scenario that fails to run, and a side that is beyond its
 /// limits on some scenario.
 pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, args.on)?;
+    let sides = CATALOGUE.sides(&args.policy, args.on)?;
     if sides.len() < 2 {
         let message = "`--policy`: a baseline and at least one side, as default,quell".to_string();
         return Err(InputError(message).into());
@@ -49,12 +50,12 @@ pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
         let mut texts: Vec<String> = set.iter().map(ToString::to_string).collect();
         if args.on == Substrate::Host {
             let alone = settings(&texts, &[])?;
-            let job = Job::new(scenario, &alone, sides.clone(), &measure)?;
+            let job = CATALOGUE.job(scenario, &alone, sides.clone(), &measure)?;
             let cpus = available_parallelism().map_or(1, |it| it.get());
             texts.extend(harm::rates_for(&job.scenario, cpus));
         }
         let settings = settings(&texts, &args.set)?;
-        let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
+        let job = CATALOGUE.job(scenario, &settings, sides.clone(), &measure)?;
         let result = job.run(args.on, &args.guest, &interrupt);
         match result {
             Ok(result) => rows.extend(harm::rows(&name, &result)),

@@ -1,9 +1,10 @@
 //! `quell-studies hunt`: random workloads on which a light task waits too long.
 
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::hunt::{self, HuntOptions};
 use quell::commands::InputError;
-use quell::commands::bench::{files_writable, folder_writable, print, sides};
+use quell::commands::bench::{files_writable, folder_writable, print};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run;
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// # Errors
 /// Wrong arguments, files that cannot be written, a search that fails, and a search with finds.
 pub fn run(args: &cli::Hunt) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, Substrate::Sim)?;
+    let sides = CATALOGUE.sides(&args.policy, Substrate::Sim)?;
     if sides.len() < 2 {
         let message = "`--policy`: a reference and at least one side to compare it with";
         return Err(InputError(message.to_string()).into());

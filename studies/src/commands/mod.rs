@@ -14,6 +14,7 @@ mod speed;
 mod standard;
 mod vm;
 
+use crate::catalogue::CATALOGUE;
 use crate::cli::Command;
 use quell::commands::InputError;
 use quell_scenario::set::Setting;
@@ -26,6 +27,8 @@ use std::process::ExitCode;
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     quell::commands::init_warnings();
     match command {
+        Command::Bench(args) => quell::commands::bench::bench(&args, &CATALOGUE),
+        Command::Capacity(args) => quell::commands::capacity::capacity(&args, &CATALOGUE),
         Command::Standard(args) => standard::run(&args),
         Command::Harm(args) => harm::run(&args),
         Command::Hunt(args) => hunt::run(&args),

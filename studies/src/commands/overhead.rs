@@ -1,10 +1,11 @@
 //! `quell-studies overhead`: what waking and switching cost under each side.
 
 use super::vm;
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::overhead;
 use quell::commands::InputError;
-use quell::commands::bench::{files_writable, print, sides, this_program};
+use quell::commands::bench::{files_writable, print, this_program};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run;
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// # Errors
 /// Wrong arguments, files that cannot be written, and a study that fails.
 pub fn run(args: &cli::Overhead) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, args.on)?;
+    let sides = CATALOGUE.sides(&args.policy, args.on)?;
     files_writable(args.common.files())?;
     let interrupt = run::interrupt_flag()?;
     let result = match args.on {

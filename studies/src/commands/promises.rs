@@ -1,10 +1,11 @@
 //! `quell-studies promises`: whether the agent's promises on random hosts are kept.
 
 use super::vm;
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::promises::{self, PromisesOptions};
 use quell::commands::InputError;
-use quell::commands::bench::{files_writable, folder_writable, print, sides, this_program};
+use quell::commands::bench::{files_writable, folder_writable, print, this_program};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// Wrong arguments, files that cannot be written, and a study that fails.
 pub fn run(args: &cli::Promises) -> anyhow::Result<()> {
     let options = PromisesOptions {
-        sides: sides(&args.policy, args.on)?,
+        sides: CATALOGUE.sides(&args.policy, args.on)?,
         hosts: args.hosts,
         seed: args.common.seed,
         most_cpus: args.most_cpus,

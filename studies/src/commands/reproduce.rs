@@ -1,6 +1,7 @@
 //! `quell-studies reproduce`: a paper's experiments, with the paper's numbers beside ours.
 
 use super::settings;
+use crate::catalogue::CATALOGUE;
 use crate::cli::Reproduce;
 use crate::report;
 use crate::reproduce::{
@@ -8,7 +9,7 @@ use crate::reproduce::{
 };
 use quell::cli::Measure;
 use quell::commands::InputError;
-use quell::commands::bench::{self, Job, files_writable};
+use quell::commands::bench::{Job, files_writable};
 use quell_bench::progress::Progress;
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::interrupt_flag;
@@ -33,7 +34,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let figure = figure.ok_or_else(|| InputError(unknown(name)))?;
     let on = args.on.unwrap_or(figure.on[0]);
     let named = args.policy.as_deref();
-    let named = named.map(|it| bench::sides(it, on)).transpose()?;
+    let named = named.map(|it| CATALOGUE.sides(it, on)).transpose()?;
     let mut measure = args.measure.clone();
     measure.scheduling |= figure.scheduling;
     files_writable(measure.files())?;
@@ -155,7 +156,7 @@ fn jobs<'a>(
     let mut jobs = Vec::new();
     let mut of_no_use: Vec<Side> = named.unwrap_or_default().to_vec();
     for point in figure.points() {
-        let own = Side::parse_list(point.sides)?;
+        let own = CATALOGUE.sides.parse_list(point.sides)?;
         let sides = match named {
             Some(named) if point.only => {
                 let suited = named.iter().filter(|side| own.contains(side));
@@ -170,7 +171,7 @@ fn jobs<'a>(
         }
         let settings = settings(&point.set, set)?;
         jobs.push(PointJob {
-            job: Job::new(point.scenario, &settings, sides, measure)?,
+            job: CATALOGUE.job(point.scenario, &settings, sides, measure)?,
             set: point.set,
         });
     }
@@ -363,7 +364,7 @@ ufo-fig15 alone 16: 1.0 x15 0.5 x15 1.0 x15 0.4 x15 1.0 x15 0.8 x15 1.0 x15 0.5 
     fn sides_are_measured_where_the_figure_suits_them() {
         let args = arguments(&[]);
         let warm_ups = |figure: &str, named: &str| {
-            let named = Side::parse_list(named).unwrap();
+            let named = CATALOGUE.sides.parse_list(named).unwrap();
             let figure = Figure::named(figure, None).unwrap();
             let jobs = jobs(figure, Some(&named), &[], &args.measure)?;
             let mut warm_ups: Vec<String> = jobs

@@ -1,7 +1,8 @@
 //! `quell-studies speed`: how fast the simulator is.
 
+use crate::catalogue::CATALOGUE;
 use crate::{cli, sim_bench};
-use quell::commands::bench::{files_writable, print, sides};
+use quell::commands::bench::{files_writable, print};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run;
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// # Errors
 /// Wrong arguments, files that cannot be written, and as [`sim_bench::run`].
 pub fn run(args: &cli::Speed) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, Substrate::Sim)?;
+    let sides = CATALOGUE.sides(&args.policy, Substrate::Sim)?;
     files_writable(args.common.files())?;
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(Duration::ZERO);

@@ -1,10 +1,11 @@
 //! `quell-studies standard`: the tests that people run on a new scheduler.
 
 use super::vm;
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::standard::{self, StandardOptions, cases};
 use quell::commands::InputError;
-use quell::commands::bench::{files_writable, sides, this_program};
+use quell::commands::bench::{files_writable, this_program};
 use quell_bench::progress::Progress;
 use quell_bench::report::Files;
 use quell_bench::result::Substrate;
@@ -19,7 +20,7 @@ use std::thread::available_parallelism;
 /// fails.
 pub fn run(args: &cli::Standard) -> anyhow::Result<()> {
     let options = StandardOptions {
-        sides: sides(&args.policy, args.on)?,
+        sides: CATALOGUE.sides(&args.policy, args.on)?,
         only: args.only.clone(),
         seconds: args.seconds.unwrap_or(standard::SECONDS),
         pairs: args.pairs.unwrap_or(standard::PAIRS),

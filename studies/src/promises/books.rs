@@ -3,8 +3,8 @@
 use super::drawn::{Drawn, number};
 use quell_model::config::Criticality;
 use quell_model::{CpuId, Tid};
-use quell_policy::admission::audit::{Audit, Enforcement, Event, Miss};
 use quell_policy::admission::reserve;
+use quell_testkit::audit::{Audit, Enforcement, Event, Miss};
 use quell_trace::{IDLE, Kind};
 use std::collections::HashMap;
 

@@ -129,12 +129,10 @@ fn demand(threads: &ThreadProgram) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use crate::catalogue::CATALOGUE;
 
     fn scenario(name: &str, change: &[(&str, &str)]) -> Scenario {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/groups");
-        let file = folder.join(name).with_extension("toml");
-        let mut text = std::fs::read_to_string(&file).unwrap();
+        let (file, mut text) = CATALOGUE.scenario(&format!("groups/{name}")).unwrap();
         for (from, to) in change {
             assert!(text.contains(from), "{from}");
             text = text.replace(from, to);

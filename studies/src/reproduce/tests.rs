@@ -1,9 +1,10 @@
 //! Claims computed from made-up points with known answers.
 
 use super::*;
+use crate::catalogue::CATALOGUE;
+use crate::sides::SIDES;
 use crate::testing::sample;
 use quell_bench::result::SchedulingFigures;
-use quell_bench::side::Side;
 
 /// A point in which the baseline's mean is `base` and each further side's is `base` times its factor.
 fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> PointResult {
@@ -126,9 +127,9 @@ fn a_figures_points_and_claims_are_complete() {
         assert!(!figure.on.is_empty(), "{}", figure.name);
         let points = figure.points();
         for sides in points.iter().map(|point| point.sides).chain([figure.sides]) {
-            let sides = Side::parse_list(sides).unwrap();
+            let sides = SIDES.parse_list(sides).unwrap();
             for &on in figure.on {
-                assert_eq!(Side::check(&sides, on), Ok(()));
+                assert_eq!(SIDES.check(&sides, on), Ok(()));
             }
         }
         let scenarios: Vec<&str> = figure.sweeps.iter().map(|sweep| sweep.scenario).collect();
@@ -270,9 +271,7 @@ fn shared(scenario: &str, set: &[&str], cpus: [f64; 2], work: f64) -> PointResul
 
 /// A scenario of the groups' folder, on eight CPUs.
 fn sharers(name: &str) -> Sharers {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/groups");
-    let file = folder.join(name).with_extension("toml");
-    let text = std::fs::read_to_string(&file).unwrap();
+    let (file, text) = CATALOGUE.scenario(&format!("groups/{name}")).unwrap();
     Sharers::of(&Scenario::parse(&file, &text).unwrap(), 8)
 }
 

@@ -4,8 +4,10 @@ use super::STEP_S;
 use super::fluid::fluid;
 use super::hosts::{Host, Wants};
 use super::told::Told;
+use crate::sides::Baseline;
 use quell_bench::run::simulated::engine;
-use quell_bench::side::{Side, Simulated};
+use quell_bench::side::Side;
+use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
 use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
@@ -32,7 +34,7 @@ pub(super) fn simulate(
         ..Costs::NONE
     };
     let (class, costs) = match side {
-        Side::Simulated(Simulated::Ideal) => {
+        side if Baseline::Ideal.is(side) => {
             let told = Told::new(host, before, fluid(host, steps)?);
             (Box::new(told) as Box<dyn Class>, costs)
         }

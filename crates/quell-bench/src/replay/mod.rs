@@ -10,7 +10,7 @@ mod recording;
 
 use crate::result::Substrate;
 use crate::run::simulated::{Names, Watch, engine, pid};
-use crate::side::{Side, SideError, Simulated};
+use crate::side::{Side, SideError, Sides};
 use anyhow::Context;
 use quell_model::config::{TenantClass, TenantSpec};
 use quell_model::{CpuId, Pid, Topology};
@@ -177,7 +177,9 @@ pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
         Ok(sides)
     });
     let sides = sides.map_err(|error| match error {
-        SideError::Unknown(side) | SideError::NotSimulated(side) => ReplayError::NoSide(side),
+        SideError::Unknown { name: side, .. } | SideError::NotSimulated { side, .. } => {
+            ReplayError::NoSide(side)
+        }
         other => ReplayError::Policy(other),
     })?;
     check(&sides)?;
@@ -186,7 +188,7 @@ pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
 
 /// The names that [`sides`] takes, except Quell's scheduler with options.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    crate::side::names().filter(|name| {
+    Sides::PRODUCT.names().filter(|name| {
         let side = name.parse::<Side>().map(|side| [side]);
         side.is_ok_and(|side| Side::check(&side, Substrate::Sim).is_ok() && check(&side).is_ok())
     })
@@ -204,9 +206,9 @@ fn taken() -> String {
 pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     for side in sides {
         let by = match side {
-            Side::Simulated(Simulated::Ideal) => "requests",
             Side::Default => "the host's own scheduler",
-            Side::Simulated(it) if it.divides_cores() => "tenants",
+            // It may go by tenants' classes and objectives.
+            Side::Extra(_) => "tenants",
             side if side.agent().is_some() => "tenants",
             _ => continue,
         };

@@ -353,11 +353,11 @@ fn a_spinner_keeps_its_time_though_a_switch_was_not_told() {
 
 #[test]
 fn sides_that_go_by_more_than_a_trace_tells_are_refused() {
-    for side in ["ideal", "quell", "dasec", "isolation", "parties"] {
+    for side in ["default", "quell", "dasec", "ufo", "share"] {
         let error = check(&[side.parse().unwrap()]).unwrap_err().to_string();
         assert!(error.contains(side), "{error}");
     }
-    for side in ["sched", "eevdf", "cfs", "fifo", "bvt"] {
+    for side in ["sched", "eevdf", "cfs", "fifo"] {
         check(&[side.parse().unwrap()]).unwrap();
     }
 }
@@ -365,19 +365,7 @@ fn sides_that_go_by_more_than_a_trace_tells_are_refused() {
 #[test]
 fn what_is_offered_is_taken_and_nothing_else() {
     let all: Vec<&str> = names().collect();
-    assert_eq!(
-        all,
-        [
-            "sched",
-            "cfs",
-            "eevdf-6.12",
-            "eevdf",
-            "credit",
-            "credit2",
-            "bvt",
-            "fifo"
-        ]
-    );
+    assert_eq!(all, ["sched", "cfs", "eevdf-6.12", "eevdf", "fifo"]);
     assert_eq!(sides(&all.join(",")).unwrap().len(), all.len());
     sides("sched,mine=quell sched --no-causal").unwrap();
     for side in [
@@ -387,11 +375,15 @@ fn what_is_offered_is_taken_and_nothing_else() {
         "scx_lavd",
         "quell",
         "default",
-        "ideal",
         "mine=/bin/scx",
     ] {
         let error = sides(side).unwrap_err().to_string();
-        assert!(error.ends_with("there are: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, and NAME=quell sched OPTIONS"), "{error}");
+        assert!(
+            error.ends_with(
+                "there are: sched, cfs, eevdf-6.12, eevdf, fifo, and NAME=quell sched OPTIONS"
+            ),
+            "{error}"
+        );
     }
 }
 

@@ -31,10 +31,8 @@
 //! than [`NEGLIGIBLE`] does not exceed it.
 
 mod answer;
-pub mod audit;
 mod conditions;
 mod demand;
-pub mod exhaustive;
 mod place;
 
 #[cfg(test)]

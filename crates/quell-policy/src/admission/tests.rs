@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use quell_model::{CpuId, TenantName};
+use quell_testkit::exhaustive;
 
 fn ms(ms: f64) -> u64 {
     (ms * 1e6) as u64

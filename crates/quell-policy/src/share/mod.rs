@@ -37,10 +37,8 @@ mod ideal;
 mod pieces;
 mod policy;
 mod problem;
-mod window;
 
 pub use due::{Due, Dues, Seen};
 pub use ideal::{Ideal, ideal};
 pub use policy::Shares;
 pub use problem::{Group, Problem, ProblemError, Thread};
-pub use window::{WindowError, ideal_over};

@@ -1,6 +1,9 @@
 //! Machines, tenants and figures for all tests of the simulator.
 #![allow(dead_code, clippy::unwrap_used)] // each test binary uses its part
 
+pub mod every_class;
+
+use quell_model::config::{Scenario, ThreadProgram};
 use quell_model::{Cpu, CpuId, Nice, TenantWeight, Topology};
 use quell_scenario::{Scenario, ThreadProgram};
 use quell_sched::Options;

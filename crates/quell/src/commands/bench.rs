@@ -1,8 +1,8 @@
 //! `quell bench` and `quell demo`.
 
 use super::{InputError, vm};
+use crate::catalogue::{Catalogue, PRODUCT};
 use crate::cli::{Bench, Demo, Guest, Measure};
-use crate::table;
 use anyhow::Context;
 use quell_bench::progress::Progress;
 use quell_bench::report::{self, Files};
@@ -21,10 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 use std::{env, fs, io};
 
-/// The repository's scenarios by name, each with its text.
-const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.rs"));
-
-/// The default file of the demo's report.
+/// Where the demo's report goes unless told otherwise.
 const DEMO_REPORT: &str = "quell-demo.html";
 
 /// Runs the demo: the built-in scenario of that name, Quell against the same weights set by hand and against
@@ -45,7 +42,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
         measure.seconds.get_or_insert(3.0);
         measure.pairs.get_or_insert(3);
     }
-    let mut job = Job::new("demo", &[], sides, &measure)?;
+    let mut job = PRODUCT.job("demo", &[], sides, &measure)?;
     job.second_baseline = true;
     let files = Files {
         html: Some(&report),
@@ -86,16 +83,16 @@ fn demo_guest() -> Guest {
 ///
 /// # Errors
 /// As [`demo`].
-pub fn bench(args: &Bench) -> anyhow::Result<()> {
+pub fn bench(args: &Bench, catalogue: &Catalogue) -> anyhow::Result<()> {
     let measure = &args.measure;
     if args.scenario.is_empty() {
-        return Ok(io::stdout().write_all(scenarios().as_bytes())?);
+        return Ok(io::stdout().write_all(catalogue.list().as_bytes())?);
     }
-    let sides = sides(&args.policy, args.on)?;
+    let sides = catalogue.sides(&args.policy, args.on)?;
     if !args.sweep.is_empty() {
-        return sweep(args, &sides);
+        return sweep(args, catalogue, &sides);
     }
-    let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
+    let mut job = catalogue.job(&args.scenario, &args.set, sides, measure)?;
     files_writable(measure.files())?;
     job.trace = trace(args)?;
     job.second_baseline = args.baselines > 1;
@@ -103,18 +100,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     report::deliver(&result, measure.files())
 }
 
-/// The list of built-in scenarios.
-fn scenarios() -> String {
-    let mut rows = table::new(["SCENARIO", ""], 2);
-    for (name, text) in BUILT_IN {
-        let scenario = Scenario::parse(Path::new(name), text);
-        let description = scenario.map(|it| it.description).unwrap_or_default();
-        rows.add_row([*name, description.as_str()]);
-    }
-    format!("{rows}\n\n`quell bench NAME` measures one, `quell bench FILE.toml` one of yours.\n")
-}
-
-/// The folder for traces, made and checked.
+/// The folder for traces, which is there.
 fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
     if let Some(folder) = &args.trace {
         if matches!(args.on, Substrate::Vm) {
@@ -128,7 +114,7 @@ fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
 }
 
 /// Measures one scenario at every combination of some values, on the simulator.
-fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
+fn sweep(args: &Bench, catalogue: &Catalogue, sides: &[Side]) -> anyhow::Result<()> {
     let measure = &args.measure;
     if !matches!(args.on, Substrate::Sim) {
         let message = "`--sweep` is for the simulator: `--on sim`";
@@ -146,7 +132,7 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     files_writable(measure.files())?;
     let point = |settings: Vec<Setting>| {
         let settings = [&args.set[..], &settings].concat();
-        let job = Job::new(&args.scenario, &settings, sides.to_vec(), measure)?;
+        let job = catalogue.job(&args.scenario, &settings, sides.to_vec(), measure)?;
         Ok((job.options()?, job.set))
     };
     let points = Sweep::product(&args.sweep).into_iter().map(point);
@@ -163,12 +149,6 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Where a side is not known, or cannot be measured there.
-pub fn sides(policy: &str, on: Substrate) -> anyhow::Result<Vec<Side>> {
-    let sides = Side::parse_list(policy).context("`--policy`")?;
-    Side::check(&sides, on).context("`--policy`")?;
-    Ok(sides)
-}
-
 /// One scenario to measure.
 pub struct Job<'a> {
     /// The scenario.
@@ -193,15 +173,15 @@ impl Job<'_> {
     /// # Errors
     /// Where there is no such scenario, its text is wrong, or a setting does not fit it.
     pub fn new<'a>(
-        name: &str,
+        file: &Path,
+        text: &str,
         settings: &[Setting],
         sides: Vec<Side>,
         measure: &'a Measure,
     ) -> anyhow::Result<Job<'a>> {
-        let (file, text) = scenario(name)?;
-        let text = set::apply(&file, &text, settings)?;
+        let text = set::apply(file, text, settings)?;
         Ok(Job {
-            scenario: Scenario::parse(&file, &text)?,
+            scenario: Scenario::parse(file, &text)?,
             text,
             sides,
             measure,
@@ -296,34 +276,7 @@ pub fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
     files.into_iter().flatten().try_for_each(writable)
 }
 
-/// A scenario's text, by its file's path or by the name of a built-in one, and the file for messages.
-fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
-    if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
-        return Ok((PathBuf::from(format!("{name}.toml")), text.to_string()));
-    }
-    // A name without a folder, or in a folder of built-in scenarios, means a built-in scenario.
-    let folder = |name: &str| name.rsplit_once('/').map(|(folder, _)| folder.to_string());
-    let known_folder = BUILT_IN
-        .iter()
-        .any(|(known, _)| folder(known) == folder(name));
-    let looks_like_file = !known_folder || name.ends_with(".toml");
-    if !looks_like_file && !Path::new(name).is_file() {
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        let message = format!(
-            "no built-in scenario `{name}`; there are: {}; a file is given by its path",
-            names.join(", ")
-        );
-        return Err(InputError(message).into());
-    }
-    let text = fs::read_to_string(name)
-        .map_err(|e| InputError(format!("{name}: the scenario cannot be read: {e}")))?;
-    Ok((PathBuf::from(name), text))
-}
-
-/// The `quell` program, which plays tenants and is the agent: the running program, or the one beside it.
-///
-/// # Errors
-/// Where the running program's file is not known, or `quell` is not beside it.
+/// The `quell` program, which also plays tenants and is the agent: the running one, or the one beside it.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find the program's own file")?;
     if own.file_name().is_some_and(|name| name == "quell") {
@@ -369,44 +322,6 @@ pub fn folder_writable(folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_list_has_every_scenario_with_what_it_is_for() {
-        let text = scenarios();
-        for (name, _) in BUILT_IN {
-            let mut lines = text.lines();
-            let line = lines.find(|line| line.split_whitespace().next() == Some(name));
-            assert!(
-                line.is_some_and(|line| line.len() > name.len() + 10),
-                "{name}: {line:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn every_built_in_scenario_is_right() {
-        for (name, _) in BUILT_IN {
-            let (file, text) = scenario(name).unwrap();
-            let own = name.rsplit('/').next().unwrap_or(name);
-            assert_eq!(Scenario::parse(&file, &text).unwrap().name, own);
-        }
-    }
-
-    #[test]
-    fn a_wrong_name_is_told_the_right_ones() {
-        for name in ["grup", "groups/grup"] {
-            let error = scenario(name).unwrap_err().to_string();
-            let told = format!("no built-in scenario `{name}`; there are: ");
-            assert!(
-                error.starts_with(&told) && error.contains(" groups/group,"),
-                "{error}"
-            );
-        }
-        for file in ["group.toml", "groups/group.toml", "other/group"] {
-            let error = scenario(file).unwrap_err().to_string();
-            assert!(error.contains("cannot be read"), "{error}");
-        }
-    }
 
     #[test]
     fn checking_a_file_neither_leaves_nor_changes_one() {

@@ -1,7 +1,8 @@
 //! `quell capacity`: how many tenants fit.
 
 use super::InputError;
-use super::bench::{self, Job, files_writable};
+use super::bench::files_writable;
+use crate::catalogue::Catalogue;
 use crate::cli;
 use quell_bench::capacity::{self, CapacityOptions};
 use quell_bench::progress::Progress;
@@ -14,10 +15,10 @@ use std::time::Duration;
 ///
 /// # Errors
 /// Where the user's arguments are wrong, a result cannot be written, or a run failed or was interrupted.
-pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
-    let sides = bench::sides(&args.policy, Substrate::Sim)?;
+pub fn capacity(args: &cli::Capacity, catalogue: &Catalogue) -> anyhow::Result<()> {
+    let sides = catalogue.sides(&args.policy, Substrate::Sim)?;
     let measure = &args.measure;
-    let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
+    let mut job = catalogue.job(&args.scenario, &args.set, sides, measure)?;
     if let Some(p99_ms) = args.objective {
         capacity::set_objectives(&mut job.scenario, p99_ms);
     }

@@ -3,7 +3,7 @@
 mod admit;
 mod agent;
 pub mod bench;
-mod capacity;
+pub mod capacity;
 mod explain;
 mod import;
 pub mod lab;
@@ -17,6 +17,7 @@ mod status;
 mod top;
 pub mod vm;
 
+use crate::catalogue::PRODUCT;
 use crate::cli::Command;
 use quell_agent::AgentError;
 use quell_agent::client::ClientError;
@@ -54,8 +55,8 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Prove(args) => prove::prove(&args),
         Command::Restore(restore) => agent::restore(&restore),
         Command::Check(check) => agent::check(&check),
-        Command::Bench(bench) => bench::bench(&bench),
-        Command::Capacity(args) => capacity::capacity(&args),
+        Command::Bench(bench) => bench::bench(&bench, &PRODUCT),
+        Command::Capacity(args) => capacity::capacity(&args, &PRODUCT),
         Command::Import(args) => import::import(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Sched(args) => sched::sched(&args),

@@ -15,7 +15,7 @@ const MACHINE: &str = "A simulated machine: hosts with CFS of Linux 6.1 (the pap
 const APPLICATIONS: &str = "Applications are thread programs: a request's CPU time is the one at which a VM alone answers the paper's max load \
     within the paper's objective on 8 hyperthreads. MySQL's requests are transactions of 20 queries, each a message from the client, 50 us after \
     the last one's answer; the paper counts queries.";
-const ELSEWHERE: &str = "Emulator threads are on hyperthreads of their own, beside the 16 (scenarios/ufo/four.toml says why).";
+const ELSEWHERE: &str = "Emulator threads are on hyperthreads of their own, beside the 16 (studies/scenarios/ufo/four.toml says why).";
 const LOADS: &str =
     "Loads are of all VMs together, in percent of what one answers in time by itself.";
 

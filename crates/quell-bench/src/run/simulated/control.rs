@@ -1,13 +1,12 @@
-//! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and
-//! controllers that give tenants cores of their own.
+//! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and the
+//! controllers of sides that other crates add.
 //!
 //! Each controller acts at times of its own, on what it can see of the machine and of the answers since it
 //! last acted. The CPU time that it takes itself is not simulated.
 
 use super::Owner;
-use super::cores::Cores;
-use crate::side::{Side, Simulated};
-use quell_model::config::{Backend, TenantKind};
+use crate::side::Side;
+use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
 use quell_policy::guard::Guarded;
@@ -39,22 +38,7 @@ pub fn of(
     simulation: &mut Simulation,
 ) -> Option<Box<dyn Controller>> {
     match side {
-        Side::Simulated(Simulated::Isolation) => {
-            let cores = Cores::fixed(instances, owners, simulation.machine());
-            Some(Box::new(cores))
-        }
-        Side::Simulated(Simulated::HostAware) => {
-            let cores = Cores::host_aware(instances, owners, simulation.machine());
-            Some(Box::new(cores))
-        }
-        Side::Simulated(Simulated::Parties) => {
-            let cores = Cores::parties(instances, owners, simulation.machine());
-            Some(Box::new(cores))
-        }
-        Side::Simulated(Simulated::DynIso) => {
-            let cores = Cores::dyniso(instances, owners, simulation.machine());
-            Some(Box::new(cores))
-        }
+        Side::Extra(extra) => extra.controller(instances, owners, simulation.machine()),
         side => {
             let agent = Agent::of(side, scenario, instances, owners, simulation)?;
             Some(Box::new(agent))

@@ -1,12 +1,11 @@
-use super::super::cores::tests::{course, server};
 use super::super::random;
-use super::super::{engine, owners};
+use super::super::{Bench, Course, engine, owners, prepare};
 use super::*;
+use crate::run::BenchOptions;
 use quell_model::Plan;
-use quell_model::config::{Criticality, Server, TenantSpec};
-use quell_policy::admission::audit::{Audit, Event};
-use quell_scenario::HostScheduler;
-use quell_sim::{Costs, Happening, Tenant};
+use quell_model::config::{Criticality, HostScheduler, Server, TenantSpec};
+use quell_sim::{Costs, Fair, Happening, Tenant, Vm};
+use quell_testkit::audit::{Audit, Event};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;
@@ -14,6 +13,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 const MS: u64 = 1_000_000;
 
@@ -205,7 +205,59 @@ fn guests_plug_one_virtual_cpu_after_the_other() {
     assert_eq!(plugs.at_ns, u64::MAX);
 }
 
-/// A VM with much to do, a VM with little, and a process.
+/// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
+fn course(side: Side, text: &str, seconds: u64) -> Course {
+    let text = format!("name = \"t\"\n{text}");
+    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let options = BenchOptions {
+        sides: vec![side.clone(), side],
+        ..BenchOptions::new(scenario, "quell".into())
+    };
+    let interrupt = AtomicBool::new(false);
+    let bench = prepare(&options, &interrupt).unwrap();
+    let costs = Costs {
+        tick_every: 4_000_000,
+        ..Costs::NONE
+    };
+    let mut simulation =
+        Simulation::new(bench.topology.clone(), costs, Box::new(Fair::eevdf_7_2()));
+    let end = seconds * 1000 * MS;
+    for (number, tenant) in bench.instances.iter().enumerate() {
+        let load = bench.load(&options.scenario, tenant, number as u64, end);
+        let inside = Tenant::new(&tenant.spec.threads, load.unwrap());
+        if tenant.spec.kind == TenantKind::Vm {
+            let vcpus = tenant.spec.vcpus.unwrap();
+            let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
+            simulation.add_tenant_in(vm, inside);
+        } else {
+            simulation.add_tenant(inside);
+        }
+    }
+    let Bench { instances, .. } = &bench;
+    let owners = owners(instances);
+    let side = &options.sides[0];
+    let controller = of(side, &options.scenario, instances, &owners, &mut simulation);
+    let mut course = Course {
+        controller,
+        simulation,
+        answers: Vec::new(),
+        told: 0,
+        held: None,
+    };
+    course.advance(end, &interrupt).unwrap();
+    course
+}
+
+/// A server of many threads whose requests take a ms of a CPU in the mean.
+fn server(name: &str, rate: u32, p99_ms: f64) -> String {
+    format!(
+        "[[tenant]]\nname = \"{name}\"\nload = {{ rate = {rate} }}\nobjective = {{ p99_ms = {p99_ms} }}\n\
+         [[tenant.thread]]\nname = \"w\"\ncount = 100\n\
+         program = [\"request\", {{ run_us = {{ exponential = 1000 }} }}, \"respond\"]\n"
+    )
+}
+
+/// One VM with much to do, one with little, and a process.
 #[test]
 fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
     let vm = |name: &str, rate: u32| {

@@ -22,10 +22,8 @@
 //! balancing costs.
 
 use super::queue::{Idlers, Ready};
-use super::{Class, Pick};
-use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
 use quell_model::{CpuId, TenantWeight};
+use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 
 /// The minimum charging unit.
 const MCU: Nanos = 100_000;

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../../crates/quell-sim/tests/common/mod.rs"]
 mod common;
 
 use common::{MS, S, Spec, batch, busy, machine, near, ran, response_us, server, shares};
 use quell_model::Topology;
-use quell_sim::{Bvt, Simulation, Warp};
+use quell_sim::Simulation;
+use quell_studies::classes::{Bvt, Warp};
 
 fn bvt(cpus: u32, warps: Vec<Warp>, tenants: Vec<Spec>) -> Simulation {
     let class = Box::new(Bvt::new(cpus as usize, Bvt::ALLOWANCE, warps));

@@ -1,5 +1,5 @@
 //! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso
-//! ([`quell_policy::baselines`] decides how many; here is which, and what they see).
+//! ([`super`] decides how many; here is which, and what they see).
 //!
 //! A *core* is all its CPUs, so that no two tenants share one. Cores of `emulator_cpus` are not dealt out,
 //! and emulator threads bound to them stay there. Cores are dealt out in the order of caches, and who gets
@@ -12,12 +12,10 @@
 //! VM's vCPU and emulator threads are on its cores; its guest is not told, but under host-aware isolation,
 //! where it has as many virtual CPUs online as it has CPUs.
 
-use super::control::Controller;
-use super::{Owner, for_emulators};
-use quell_model::config::{TenantClass, TenantKind};
+use super::{Move, Parties, dyniso, equal_split};
+use quell_bench::run::simulated::{Controller, Owner, for_emulators};
+use quell_model::config::{TenantClass, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, ThreadRole};
-use quell_policy::baselines::{Move, Parties, dyniso, equal_split};
-use quell_scenario::TenantInstance;
 use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
 /// Tenants that have the same cores.
@@ -309,63 +307,72 @@ fn cores_of(machine: &Machine, used: &CpuSet) -> Vec<Core> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::super::{Bench, Course, control, owners};
-    use crate::run::BenchOptions;
-    use crate::side::{Side, Simulated};
-    use quell_model::CpuSet;
-    use quell_model::config::TenantKind;
-    use quell_scenario::Scenario;
-    use quell_sim::{Costs, Fair, Simulation, Tenant, Vm, VmId};
+mod tests {
+    use super::*;
+    use crate::sides::Baseline;
+    use quell_bench::run::BenchOptions;
+    use quell_bench::run::simulated::{check, owners};
+    use quell_bench::side::{Extra, Side, Simulated, SimulatedSide};
+    use quell_bench::workload::load::{Plan, request_seed};
+    use quell_model::config::Scenario;
+    use quell_sim::{Costs, Fair, Load, Request, Tenant, Vm};
     use std::path::Path;
-    use std::sync::atomic::AtomicBool;
 
     const S: u64 = 1_000_000_000;
 
+    /// What became of a scenario.
+    struct Course {
+        simulation: Simulation,
+        controller: Box<dyn Controller>,
+        answers: Vec<Answer>,
+    }
+
     /// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
-    pub fn course(side: Side, text: &str, seconds: u64) -> Course {
+    fn course(side: &'static Baseline, text: &str, seconds: u64) -> Course {
         let text = format!("name = \"t\"\n{text}");
         let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
-        let options = BenchOptions {
-            sides: vec![side.clone(), side],
-            ..BenchOptions::new(scenario, "quell".into())
-        };
-        let interrupt = AtomicBool::new(false);
-        let bench = super::super::prepare(&options, &interrupt).unwrap();
+        let topology = scenario.host.as_ref().unwrap().topology();
+        let cpus = topology.cpus.len() as u32;
+        let instances = scenario.instances();
         let costs = Costs {
             tick_every: 4_000_000,
             ..Costs::NONE
         };
-        let mut simulation =
-            Simulation::new(bench.topology.clone(), costs, Box::new(Fair::eevdf_7_2()));
-        for (number, tenant) in bench.instances.iter().enumerate() {
-            let load = bench.load(&options.scenario, tenant, number as u64, seconds * S);
-            let inside = Tenant::new(&tenant.table.threads, load.unwrap());
-            if tenant.table.spec.kind == TenantKind::Vm {
-                let vcpus = tenant.table.spec.vcpus.unwrap();
+        let mut simulation = Simulation::new(topology, costs, Box::new(Fair::eevdf_7_2()));
+        for (seed, tenant) in (0..).zip(&instances) {
+            let load = tenant.spec.load.as_ref().map(|load| -> Load {
+                let due = Plan::new(&scenario, load, cpus).unwrap().arrivals(seed);
+                let due = due.take_while(move |&due| due < seconds * S).zip(0..);
+                Box::new(due.map(move |(due, number)| Request {
+                    due,
+                    seed: request_seed(seed, number),
+                }))
+            });
+            let inside = Tenant::new(&tenant.spec.threads, load);
+            if tenant.spec.kind == TenantKind::Vm {
+                let vcpus = tenant.spec.vcpus.unwrap();
                 let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
                 simulation.add_tenant_in(vm, inside);
             } else {
                 simulation.add_tenant(inside);
             }
         }
-        let Bench { instances, .. } = &bench;
-        let owners = owners(instances);
-        let mut course = Course {
-            controller: control::of(
-                &options.sides[0],
-                &options.scenario,
-                instances,
-                &owners,
-                &mut simulation,
-            ),
+        let owners = owners(&instances);
+        let controller = side.controller(&instances, &owners, simulation.machine());
+        let (mut controller, mut answers, mut told) = (controller.unwrap(), Vec::new(), 0);
+        while simulation.machine().now < seconds * S {
+            if controller.next_ns() <= simulation.machine().now {
+                controller.act(&mut simulation, &answers[told..]);
+                told = answers.len();
+            }
+            let next = controller.next_ns().min(seconds * S);
+            answers.append(&mut simulation.run_until(next));
+        }
+        Course {
             simulation,
-            answers: Vec::new(),
-            told: 0,
-            held: None,
-        };
-        course.advance(seconds * S, &interrupt).unwrap();
-        course
+            controller,
+            answers,
+        }
     }
 
     /// The CPUs of each of the host's tenants that has threads there.
@@ -388,7 +395,7 @@ pub(super) mod tests {
     }
 
     /// A server of many threads whose requests take a ms of a CPU in the mean.
-    pub fn server(name: &str, rate: u32, p99_ms: f64) -> String {
+    fn server(name: &str, rate: u32, p99_ms: f64) -> String {
         format!(
             "[[tenant]]\nname = \"{name}\"\nload = {{ rate = {rate} }}\nobjective = {{ p99_ms = {p99_ms} }}\n\
              [[tenant.thread]]\nname = \"w\"\ncount = 100\n\
@@ -402,16 +409,13 @@ pub(super) mod tests {
     #[test]
     fn isolation_divides_whole_cores_and_is_m_m_1_ps_beside_whoever() {
         let host = "[host]\ntopology = { sockets = 2, cores = 2, smt = 2 }\n";
-        let course = course(
-            Side::Simulated(Simulated::Isolation),
-            &format!("{host}{HOG}{HOG2}{HOG3}"),
-            1,
-        );
-        assert_eq!(cpus(&course), ["0-1,4-5", "2,6", "3,7"]);
+        let text = format!("{host}{HOG}{HOG2}{HOG3}");
+        let whole = course(&Baseline::Isolation, &text, 1);
+        assert_eq!(cpus(&whole), ["0-1,4-5", "2,6", "3,7"]);
 
         let host = "[host]\ncpus = 2\n";
         let text = format!("{host}{}{HOG}", server("a", 600, 10.0));
-        let course = super::tests::course(Side::Simulated(Simulated::Isolation), &text, 100);
+        let course = course(&Baseline::Isolation, &text, 100);
         assert_eq!(cpus(&course), ["0", "1"]);
         // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or
         // worse.
@@ -432,10 +436,10 @@ pub(super) mod tests {
     #[test]
     fn more_tenants_than_cores_share_them() {
         let text = format!("[host]\ncpus = 2\n{HOG}{HOG2}{HOG3}");
-        let course = course(Side::Simulated(Simulated::Isolation), &text, 1);
-        assert_eq!(cpus(&course), ["0", "1", "0"]);
+        let isolated = course(&Baseline::Isolation, &text, 1);
+        assert_eq!(cpus(&isolated), ["0", "1", "0"]);
         let text = format!("[host]\ncpus = 1\n{}{HOG}", server("a", 100, 5.0));
-        let course = super::tests::course(Side::Simulated(Simulated::Parties), &text, 2);
+        let course = course(&Baseline::Parties, &text, 2);
         assert_eq!(cpus(&course), ["0", "0"]);
     }
 
@@ -447,9 +451,9 @@ pub(super) mod tests {
             server("a", 2300, 20.0),
             server("b", 100, 20.0)
         );
-        let isolated = course(Side::Simulated(Simulated::Isolation), &text, 20);
+        let isolated = course(&Baseline::Isolation, &text, 20);
         assert_eq!(cpus(&isolated), ["0-1", "2-3"]);
-        let moved = course(Side::Simulated(Simulated::Parties), &text, 20);
+        let moved = course(&Baseline::Parties, &text, 20);
         assert_eq!(cpus(&moved), ["0-1,3", "2"]);
         assert!(mean_ms(&isolated, 0) > 100.0 && mean_ms(&moved, 0) < 50.0);
     }
@@ -459,10 +463,10 @@ pub(super) mod tests {
         // With hardly any load and a lax objective a gives up all but one core; then it is in danger for
         // ever.
         let lax = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 50, 1000.0));
-        let lax = course(Side::Simulated(Simulated::Parties), &lax, 5);
+        let lax = course(&Baseline::Parties, &lax, 5);
         assert_eq!(cpus(&lax), ["0", "1-7", "1-7"]);
         let tight = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 500, 0.001));
-        let tight = course(Side::Simulated(Simulated::Parties), &tight, 10);
+        let tight = course(&Baseline::Parties, &tight, 10);
         assert_eq!(cpus(&tight), ["0-3,5-7", "4", "4"]);
     }
 
@@ -478,9 +482,9 @@ pub(super) mod tests {
             vm("a", 50, 1000.0),
             vm("b", 50, 0.001)
         );
-        let dyniso = course(Side::Simulated(Simulated::DynIso), &text, 5);
+        let dyniso = course(&Baseline::DynIso, &text, 5);
         assert_eq!(cpus(&dyniso), ["0-2", "3-5"]);
-        let parties = course(Side::Simulated(Simulated::Parties), &text, 5);
+        let parties = course(&Baseline::Parties, &text, 5);
         assert_eq!(cpus(&parties), ["0", "1-7"]);
     }
 
@@ -494,8 +498,8 @@ pub(super) mod tests {
             )
         };
         let text = format!("[host]\ncpus = 8\n{}{}", vm("a"), vm("b"));
-        for (side, online) in [(Simulated::HostAware, 3), (Simulated::Isolation, 4)] {
-            let course = course(Side::Simulated(side), &text, 1);
+        for (side, online) in [(&Baseline::HostAware, 3), (&Baseline::Isolation, 4)] {
+            let course = course(side, &text, 1);
             let simulation = &course.simulation;
             for (vm, cpus) in [(VmId(0), "0-2"), (VmId(1), "3-5")] {
                 assert_eq!(simulation.online(vm), online);
@@ -505,31 +509,31 @@ pub(super) mod tests {
                     assert_eq!(allowed.unwrap().to_string(), cpus);
                 }
             }
-            assert_eq!(course.controller.unwrap().held(), Some(6));
+            assert_eq!(course.controller.held(), Some(6));
         }
     }
 
     #[test]
     fn without_objectives_it_says_what_is_missing() {
-        let check = |text: &str, side| {
+        let check = |text: &str, side: &'static Baseline| {
             let text = format!("name = \"t\"\n[host]\ncpus = 2\n{text}");
             let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
             let options = BenchOptions {
-                sides: vec![Side::Simulated(Simulated::Eevdf), Side::Simulated(side)],
+                sides: vec![Side::Simulated(Simulated::Eevdf), Side::Extra(Extra(side))],
                 ..BenchOptions::new(scenario, "quell".into())
             };
-            let checked = super::super::check(&options);
+            let checked = check(&options);
             checked.map_err(|error| error.to_string())
         };
         let none = server("a", 10, 1.0).replace("objective = { p99_ms = 1 }\n", "");
-        let error = check(&none, Simulated::Parties).unwrap_err();
+        let error = check(&none, &Baseline::Parties).unwrap_err();
         assert!(
             error.contains("tenant[0].objective")
                 && error.contains("--set tenant.a.objective.p99_ms=10"),
             "{error}"
         );
-        assert_eq!(check(&none, Simulated::Isolation), Ok(()));
-        let error = check(HOG, Simulated::DynIso).unwrap_err();
+        assert_eq!(check(&none, &Baseline::Isolation), Ok(()));
+        let error = check(HOG, &Baseline::DynIso).unwrap_err();
         assert!(
             error.contains("side `dyniso` needs tenants with latency"),
             "{error}"

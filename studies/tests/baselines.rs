@@ -9,11 +9,11 @@
 //!   `----` follow the core that changed hands at each tick of the case, and the cores that all tenants
 //!   hold then, up to an empty line.
 //!
-//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` replaces the expected decisions by
+//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-studies --test baselines` replaces the expected decisions by
 //! the actual ones.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
-use quell_policy::baselines::{Parties, dyniso};
+use quell_studies::baselines::{Parties, dyniso};
 use std::fmt::Write;
 use std::path::Path;
 

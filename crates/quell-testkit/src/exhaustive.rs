@@ -10,8 +10,8 @@
 //! Limits: four servers or fewer, with periods of some ten units: the number of states grows as the
 //! product of periods and budgets.
 
-use super::{NEGLIGIBLE, virtual_deadline_ns};
 use quell_model::config::{Criticality, Server};
+use quell_policy::admission::{NEGLIGIBLE, virtual_deadline_ns};
 use std::collections::HashSet;
 
 /// The most servers.
@@ -49,8 +49,9 @@ pub fn keeps(servers: &[Server]) -> Option<bool> {
     Some(factors.into_iter().any(|it| keeps_with(servers, it)))
 }
 
-/// Whether EDF-VD with this factor for deadlines always keeps the promises of these servers.
-pub(super) fn keeps_with(servers: &[Server], factor: f64) -> bool {
+/// Whether EDF-VD with this factor for deadlines always keeps the promises of these servers: at most
+/// [`MOST`], whose times are small whole numbers of ns and whose periods are at most 255 ns.
+pub fn keeps_with(servers: &[Server], factor: f64) -> bool {
     let mut first = State {
         jobs: [Job::default(); MOST],
         critical: false,

@@ -1,7 +1,7 @@
 //! Building blocks of classes: a set of idle CPUs, and queues of ready threads in an order.
 
-use crate::machine::{Machine, Thread, ThreadId};
 use quell_model::CpuId;
+use quell_sim::{Machine, Thread, ThreadId};
 use std::collections::VecDeque;
 
 /// The CPUs that idle and were not kicked. The class keeps the set up to date: in [`super::Class::pick`], and
@@ -115,113 +115,33 @@ impl<K: Ord + Copy> Ready<K> {
     }
 }
 
-/// One queue for all CPUs: the threads with the least keys run.
-#[derive(Debug)]
-pub struct Global<K> {
-    /// The threads that wait.
-    pub ready: Ready<K>,
-    idlers: Idlers,
-}
-
-impl<K: Ord + Copy> Global<K> {
-    /// A queue for this many CPUs, all of them idle.
-    pub fn new(cpus: usize) -> Global<K> {
-        Global {
-            ready: Ready::new(),
-            idlers: Idlers::all(cpus),
-        }
-    }
-
-    /// Kicks a CPU for a thread that has begun to wait (Xen's runq_tickle): an idle CPU, preferably the one
-    /// that the thread ran on last; else the CPU whose thread has the greatest key, if that is greater than
-    /// this thread's. `except` is a CPU that is picking now and needs no kick.
-    pub fn tickle(
-        &mut self,
-        machine: &mut Machine,
-        (key, thread): (K, ThreadId),
-        except: Option<CpuId>,
-        running: impl Fn(&Machine, ThreadId) -> K,
-    ) {
-        let it = machine.thread(thread);
-        if let Some(cpu) = self.idlers.find(it.cpu, it) {
-            return self.idlers.kick(machine, cpu);
-        }
-        let last = (machine.cpu_ids().zip(&machine.cpus))
-            .filter(|&(cpu, state)| !state.kicked && Some(cpu) != except && it.may_use(cpu))
-            .filter_map(|(cpu, state)| Some((running(machine, state.current?), cpu)))
-            .max();
-        if let Some((greatest, cpu)) = last {
-            if greatest > key {
-                machine.kick(cpu);
-            }
-        }
-    }
-
-    /// The thread that a CPU runs next, taken out of the queue if it waited. `ran` goes on if its key is less
-    /// than those of all threads that wait and may run there.
-    pub fn next(
-        &mut self,
-        machine: &Machine,
-        cpu: CpuId,
-        ran: Option<(K, ThreadId)>,
-    ) -> Option<ThreadId> {
-        let first = self.ready.first_for(machine, cpu);
-        let stays = ran.filter(|&(key, thread)| {
-            machine.thread(thread).may_use(cpu) && first.is_none_or(|(_, other, _)| key < other)
-        });
-        let next = match (stays, first) {
-            (Some((_, thread)), _) => Some(thread),
-            (None, Some((at, _, _))) => self.ready.remove(at),
-            (None, None) => None,
-        };
-        self.idlers.set(cpu, next.is_none());
-        next
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Costs, GroupId, State};
-    use quell_model::{Nice, Topology};
-    use quell_scenario::ThreadPolicy;
+    use quell_model::Topology;
+    use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+    use quell_sim::{Costs, Fifo, Simulation, Tenant};
 
     #[test]
     fn idle_cpus_are_found_around() {
-        let mut machine = Machine::new(Topology::flat(130), Costs::NONE);
-        machine.threads.push(Thread {
-            tenant: 0,
-            leader: ThreadId(0),
-            origin: ThreadId(0),
-            group: GroupId::ROOT,
-            policy: ThreadPolicy::Other,
-            nice: Nice::default(),
-            slice: None,
-            role: quell_model::ThreadRole::Ordinary,
-            allowed: None,
-            state: State::Blocked,
-            cpu: CpuId(0),
-            ran: 0,
-            waited: 0,
-            ready_since: 0,
-            left_at: 0,
-            works_for: None,
-            left: 0,
-            timed: false,
-            pending: false,
-        });
+        let program = vec![Step::RunUs(TimeUs::Constant(1.0))];
+        let program = [ThreadProgram::new("t", Count::Fixed(1), program)];
+        let class = Box::new(Fifo::new(None));
+        let mut simulation = Simulation::new(Topology::flat(130), Costs::NONE, class);
+        simulation.add_tenant(Tenant::new(&program, None));
+        let mut thread = simulation.machine().thread(ThreadId(0)).clone();
         let mut idlers = Idlers::all(130);
         for cpu in (0..130).filter(|cpu| ![3, 70, 129].contains(cpu)) {
             idlers.set(CpuId(cpu), false);
         }
         for (from, found) in [(0, 3), (3, 3), (4, 70), (70, 70), (71, 129), (129, 129)] {
-            let cpu = idlers.find(CpuId(from), &machine.threads[0]);
+            let cpu = idlers.find(CpuId(from), &thread);
             assert_eq!(cpu, Some(CpuId(found)), "from {from}");
         }
         idlers.set(CpuId(129), false);
-        assert_eq!(idlers.find(CpuId(71), &machine.threads[0]), Some(CpuId(3)));
-        machine.threads[0].allowed = Some([CpuId(70)].into_iter().collect());
-        assert_eq!(idlers.find(CpuId(3), &machine.threads[0]), Some(CpuId(70)));
+        assert_eq!(idlers.find(CpuId(71), &thread), Some(CpuId(3)));
+        thread.allowed = Some([CpuId(70)].into_iter().collect());
+        assert_eq!(idlers.find(CpuId(3), &thread), Some(CpuId(70)));
     }
 
     #[test]

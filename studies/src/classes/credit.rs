@@ -22,10 +22,8 @@
 //! Rixner, "Scheduling I/O in Virtual Machine Monitors", VEE 2008.
 
 use super::queue::Idlers;
-use super::{Class, Pick};
-use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
 use quell_model::{CpuId, Topology};
+use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 

@@ -1,9 +1,7 @@
 //! The best order of requests, for nothing.
 
-use super::{Class, Pick};
-use crate::events::Nanos;
-use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
+use quell_sim::{Class, Machine, Nanos, Pick, State, ThreadId};
 use std::collections::BTreeSet;
 
 /// The thread that works for the oldest request first, wherever it is, at once: without costs, the order that

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../../crates/quell-sim/tests/common/mod.rs"]
 mod common;
 
 use common::{
@@ -9,9 +10,8 @@ use common::{
     wastes,
 };
 use quell_model::{CpuId, Topology};
-use quell_sim::{
-    Bvt, Class, Credit, Credit2, Edf, Order, Rtds, Server, Simulation, State, ThreadId,
-};
+use quell_sim::{Class, Simulation, State, ThreadId};
+use quell_studies::classes::{Bvt, Credit, Credit2};
 
 fn credit(cpus: u32, tenants: Vec<Spec>) -> Simulation {
     let topology = Topology::flat(cpus);
@@ -158,114 +158,11 @@ fn credit2_balances_its_queues() {
     }
 }
 
-#[test]
-fn rtds_gives_budgets_to_the_nanosecond() {
-    let exact = Server {
-        extra: false,
-        ..Server::XEN
-    };
-    // 4 ms of every 10 each, though the CPU idles for the rest.
-    let run = |cpus: u32, servers: Vec<Server>, tenants: Vec<Spec>| {
-        let class = Box::new(Rtds::new(cpus as usize, servers, exact));
-        let mut simulation = machine(Topology::flat(cpus), class, tenants);
-        simulation.run_until(S);
-        ran(&simulation)
-    };
-    assert_eq!(run(1, vec![], vec![busy(100, 2)]), [400 * MS; 2]);
-    // Global EDF is sure to meet deadlines on m CPUs while U <= m - (m - 1) x the greatest u (Goossens, Funk
-    // and Baruah): four servers of 0.4 are 1.6 = 2 - 0.4. A fifth server could run only in the 2 ms that both
-    // CPUs have left, on one of them at a time.
-    assert_eq!(run(2, vec![], vec![busy(100, 4)]), [400 * MS; 4]);
-    // By tenant: 6 and 2 ms of every 10, and 1 ms of every 4.
-    let server = |period, budget| Server {
-        period: period * MS,
-        budget: budget * MS,
-        extra: false,
-    };
-    let servers = vec![server(10, 6), server(10, 2), server(4, 1)];
-    let tenants = vec![busy(100, 1), busy(100, 1), busy(100, 1)];
-    // A utilisation of 1.05 is too much for one CPU, and little enough for two.
-    assert_eq!(run(2, servers, tenants), [600 * MS, 200 * MS, 250 * MS]);
-}
-
-#[test]
-fn rtds_keeps_the_budget_while_a_thread_sleeps_and_shares_extra_time() {
-    // A deferrable server keeps its budget whenever in the period the thread wakes. A request of 3 ms due 5
-    // ms into a period is done at once, as its deadline is not later and the other server has used up its
-    // budget.
-    let exact = Server {
-        extra: false,
-        ..Server::XEN
-    };
-    let class = Box::new(Rtds::new(1, vec![], exact));
-    let tenants = vec![busy(100, 1), server(3_000, every(10 * MS, 5 * MS))];
-    let mut simulation = machine(Topology::flat(1), class, tenants);
-    let took = response_us(&simulation.run_until(S), 1);
-    assert!(took.iter().all(|&us| us == 3_000), "{took:?}");
-    assert_eq!(ran(&simulation)[0], 400 * MS);
-
-    // With extra time no CPU idles while a thread is ready, and no server gets less than its budget.
-    let class = Box::new(Rtds::new(1, vec![], Server::XEN));
-    let mut simulation = machine(Topology::flat(1), class, vec![busy(100, 2)]);
-    simulation.run_until(S);
-    let got = ran(&simulation);
-    assert_eq!(got.iter().sum::<u64>(), S);
-    assert!(got.iter().all(|&ran| ran >= 400 * MS), "{got:?}");
-}
-
-/// Periodic tasks, (C, T) in ms, that are all released at once, a second after the start.
-fn periodic(cpus: u32, order: Order, tasks: &[(u64, u64)]) -> Simulation {
-    let tenants = (tasks.iter()).map(|&(run, period)| server(run * 1000, every(period * MS, S)));
-    let class = Box::new(Edf::new(cpus as usize, order));
-    machine(Topology::flat(cpus), class, tenants.collect())
-}
-
-#[test]
-fn fixed_priorities_have_the_response_times_of_the_textbook() {
-    // R = C + the sum of ceil(R / T) x C over all tasks of higher priority (Joseph and Pandya).
-    let tasks = [(1, 4), (1, 5), (3, 9), (3, 18)];
-    let order = Order::Priorities(vec![0, 1, 2, 3]);
-    let answers = periodic(1, order, &tasks).run_until(3 * S);
-    for (task, expected) in [1_000, 2_000, 7_000, 18_000].into_iter().enumerate() {
-        let longest = response_us(&answers, task).into_iter().max();
-        assert_eq!(longest, Some(expected), "task {task}");
-    }
-}
-
-#[test]
-fn edf_meets_deadlines_up_to_full_load_on_one_cpu() {
-    // Liu and Layland: 1/2 + 1/4 + 2/8 = 1.
-    let tasks = [(1, 2), (1, 4), (2, 8)];
-    let order = Order::Deadlines(vec![2 * MS, 4 * MS, 8 * MS]);
-    let answers = periodic(1, order, &tasks).run_until(3 * S);
-    for (task, (_, period)) in tasks.into_iter().enumerate() {
-        let took = response_us(&answers, task);
-        assert!(took.len() > 200);
-        assert!(took.iter().all(|&us| us <= period * 1000), "task {task}");
-    }
-}
-
-#[test]
-fn three_tasks_of_2_in_3_miss_at_3_on_two_cpus() {
-    for (cpus, missed) in [(1, 2), (2, 1), (3, 0)] {
-        let order = Order::Deadlines(vec![3 * MS; 3]);
-        let mut simulation = periodic(cpus, order, &[(2, 3); 3]);
-        let answers = simulation.run_until(S + 3 * MS - 1);
-        assert_eq!(answers.len(), 3 - missed, "{cpus} CPUs");
-        assert_eq!(simulation.unanswered().count(), missed, "{cpus} CPUs");
-    }
-}
-
 fn classes(topology: &Topology) -> Vec<(&'static str, Box<dyn Class>)> {
     let count = topology.cpus.len();
     vec![
         ("credit", Box::new(Credit::new(topology))),
         ("credit2", Box::new(Credit2::new(topology))),
-        ("rtds", Box::new(Rtds::new(count, vec![], Server::XEN))),
-        (
-            "edf",
-            Box::new(Edf::new(count, Order::Deadlines(vec![MS; 30]))),
-        ),
         ("bvt", Box::new(Bvt::new(count, Bvt::ALLOWANCE, vec![]))),
     ]
 }

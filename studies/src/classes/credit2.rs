@@ -25,10 +25,8 @@
 
 use super::credit::weight;
 use super::queue::{Idlers, Ready};
-use super::{Class, Pick};
-use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
 use quell_model::{CpuId, Topology};
+use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 use std::cmp::Reverse;
 
 const CREDIT_INIT: i64 = 10_000_000;

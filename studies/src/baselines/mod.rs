@@ -6,11 +6,14 @@
 //! - DynIso: [`dyniso()`], the baseline of UFO's authors, is the same loop with virtual machines as
 //!   tenants.
 //!
-//! The controllers count cores and know no core's number: the caller chooses which cores a tenant gets.
+//! These controllers count cores and know no core's number. [`Cores`] is the caller on a simulated machine: it
+//! chooses which cores a tenant gets.
 
+mod cores;
 mod dyniso;
 mod parties;
 
+pub use cores::Cores;
 pub use dyniso::dyniso;
 pub use parties::Parties;
 
