@@ -4,10 +4,10 @@
 //! included, goes through [`Actuator::restore`](quell_linux::act::Actuator::restore). What a
 //! period cannot do is said once and counted; a period never waits for a client or a log reader.
 
-use crate::board::{Board, Facts};
 use crate::clock::{Clock, Wake};
 use crate::edges::{Act, Observe};
 use crate::notify::Notifier;
+use crate::state::{Facts, SharedState};
 use crate::wire::PeriodCost;
 use crate::{AgentError, effects, rarely::Rarely};
 use quell_linux::act::{ApplyReport, RestoreReport, list};
@@ -63,7 +63,7 @@ pub struct Controller {
     observer: Box<dyn Observe>,
     actuator: Option<Box<dyn Act>>,
     assemble: Box<dyn Assemble>,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     notifier: Notifier,
     /// Failed observations in a row.
     failures: u32,
@@ -85,14 +85,14 @@ impl Controller {
         observer: Box<dyn Observe>,
         actuator: Option<Box<dyn Act>>,
         assemble: Box<dyn Assemble>,
-        board: Arc<Board>,
+        state: Arc<SharedState>,
     ) -> Controller {
         Controller {
             parts,
             observer,
             actuator,
             assemble,
-            board,
+            state,
             notifier: Notifier::new(),
             failures: 0,
             finished: false,
@@ -189,10 +189,10 @@ impl Controller {
             let backend = actuator.backend();
             if backend != self.parts.facts.backend {
                 self.parts.facts.backend = backend;
-                self.board.acts_through(backend);
+                self.state.acts_through(backend);
             }
-            self.board.broke(actuator.broken());
-            self.board.lacks(actuator.unmet());
+            self.state.broke(actuator.broken());
+            self.state.lacks(actuator.unmet());
             if let Some(policy) = &mut self.parts.policy {
                 policy.carried_out(backend);
             }
@@ -204,7 +204,7 @@ impl Controller {
         };
         let tenants = snapshot.tenants.len();
         let threads: usize = snapshot.tenants.iter().map(|t| t.threads.len()).sum();
-        let before = self.board.publish(snapshot, plan, report.as_ref(), cost);
+        let before = self.state.publish(snapshot, plan, report.as_ref(), cost);
         if let Some(before) = before {
             self.observer.recycle(before);
         }
@@ -215,7 +215,7 @@ impl Controller {
 
     fn failed(&mut self, e: ObserveError) -> Result<(), AgentError> {
         self.failures += 1;
-        self.board.count_observe_error();
+        self.state.count_observe_error();
         // Alive: the end after too many failures is to be this loop's, not the watchdog's.
         self.notifier.alive();
         if self.failures >= MAX_FAILURES {
@@ -234,9 +234,9 @@ impl Controller {
     }
 
     fn overrun(&mut self, missed: u64) {
-        self.board.count_overruns(missed);
+        self.state.count_overruns(missed);
         if let Some(untold) = self.say_overrun.now() {
-            let total = self.board.counts().overruns;
+            let total = self.state.counts().overruns;
             warn!(
                 missed,
                 total,
@@ -254,7 +254,7 @@ impl Controller {
         if let Some(e) = &report.journal_error {
             if let Some(untold) = self.say_journal.now() {
                 warn!(untold, "nothing was changed this period: {e}");
-                self.board.note(format!("nothing can be changed: {e}"));
+                self.state.note(format!("nothing can be changed: {e}"));
             }
         }
         if report.writes.total() + report.given_back > 0 {
@@ -274,7 +274,7 @@ impl Controller {
             if effect.finding != finding {
                 let text = effects::line(effect, None, now_ns);
                 info!("{text}");
-                self.board.note(text);
+                self.state.note(text);
             }
         }
         self.effects = plan.effects.clone();
@@ -304,14 +304,14 @@ impl Controller {
     fn reload(&mut self) {
         match self.renew() {
             Ok(()) => {
-                self.board.reloaded(self.parts.facts.clone());
+                self.state.reloaded(self.parts.facts.clone());
                 self.unmatched.clear();
                 self.failures = 0;
                 info!("configuration reloaded");
             }
             Err(e) => {
                 error!("configuration not reloaded, the old one stays in force: {e}");
-                self.board.reload_refused(e.to_string());
+                self.state.reload_refused(e.to_string());
             }
         }
     }
@@ -319,7 +319,7 @@ impl Controller {
     /// With a good one what Quell set is put back first: the new policy must see what the owners chose, not what the old one wrote. What was
     /// promised is not interrupted for that.
     fn renew(&mut self) -> Result<(), AgentError> {
-        let plan = self.board.plan().unwrap_or_default();
+        let plan = self.state.plan().unwrap_or_default();
         let config = self.assemble.read(&self.parts.config, &plan.given)?;
         if let Some(actuator) = &mut self.actuator {
             let report = actuator.hand_over(&bound(&plan, &config));

@@ -149,7 +149,7 @@ impl Act for Actor {
 
 struct Rig {
     controller: Controller,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     told: Told,
 }
 
@@ -199,16 +199,16 @@ fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reloaded: &'
         told: told.clone(),
         complete: true,
     };
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let files = Box::new(Text {
         text: reloaded,
         told: told.clone(),
     });
     let actor = Some(Box::new(actor) as Box<dyn Act>);
-    let controller = Controller::new(parts(policy), observer, actor, files, board.clone());
+    let controller = Controller::new(parts(policy), observer, actor, files, state.clone());
     Rig {
         controller,
-        board,
+        state,
         told,
     }
 }
@@ -241,10 +241,10 @@ fn each_period_is_applied_and_published_and_stopping_puts_all_back() {
     let report = play(&mut rig, periods(2)).unwrap().unwrap();
     assert_eq!(report.restored, 3);
     assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!((status.periods, status.changes, status.overruns), (2, 4, 0));
     assert_eq!(status.notes, ["journal: noted", "journal: noted"]);
-    assert_eq!(rig.board.decisions(0, 100).decisions.len(), 6);
+    assert_eq!(rig.state.decisions(0, 100).decisions.len(), 6);
     // Dropping the controller must not restore a second time.
     let told = rig.told.clone();
     drop(rig);
@@ -256,7 +256,7 @@ fn missed_deadlines_are_counted_and_not_made_up_for() {
     let mut rig = rig(recording(0..2), None, NEVER);
     let wakes = vec![Wake::Period { missed: 0 }, Wake::Period { missed: 7 }];
     play(&mut rig, wakes).unwrap();
-    let counts = rig.board.counts();
+    let counts = rig.state.counts();
     assert_eq!((counts.periods, counts.overruns), (2, 7));
 }
 
@@ -264,21 +264,21 @@ fn missed_deadlines_are_counted_and_not_made_up_for() {
 fn without_a_policy_nothing_is_planned() {
     let mut rig = rig(recording(0..1), None, NEVER);
     play(&mut rig, periods(1)).unwrap();
-    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+    assert_eq!(rig.state.snapshot().unwrap().plan.tenants, []);
 }
 
 #[test]
 fn a_dry_run_decides_and_changes_nothing() {
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let parts = parts(Some(Box::new(PanicsAt(9))));
-    let mut controller = Controller::new(parts, recording(0..1), None, never(), board.clone());
+    let mut controller = Controller::new(parts, recording(0..1), None, never(), state.clone());
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
     };
     assert_eq!(controller.run(&mut clock).unwrap(), None);
-    assert_eq!(board.decisions(0, 100).decisions.len(), 3);
-    assert_eq!(board.counts().changes, 0);
+    assert_eq!(state.decisions(0, 100).decisions.len(), 3);
+    assert_eq!(state.counts().changes, 0);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn failed_observations_are_tolerated_and_counted() {
     observer.0.extend(vec![None; MAX_FAILURES as usize - 1]);
     let mut rig = rig(observer, None, NEVER);
     play(&mut rig, periods(2 * MAX_FAILURES as usize - 1)).unwrap();
-    let counts = rig.board.counts();
+    let counts = rig.state.counts();
     assert_eq!(
         (counts.periods, counts.observe_errors),
         (1, 2 * u64::from(MAX_FAILURES) - 2)
@@ -345,9 +345,9 @@ fn what_could_not_be_put_back_is_an_error_with_the_remedy() {
         told: told.clone(),
         complete: false,
     });
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let observer = recording(0..1);
-    let mut controller = Controller::new(parts(None), observer, Some(actor), never(), board);
+    let mut controller = Controller::new(parts(None), observer, Some(actor), never(), state);
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
@@ -375,13 +375,13 @@ fn a_reload_replaces_the_parts_and_the_period() {
     };
     rig.controller.run(&mut clock).unwrap();
     assert_eq!(clock.periods_set, [80, 200].map(Duration::from_millis));
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!(
         (status.reloads, status.period_ms, status.reload_error),
         (1, 200, None)
     );
     // The new configuration has no policy, so its plan is empty and settings are given back.
-    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+    assert_eq!(rig.state.snapshot().unwrap().plan.tenants, []);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
     let mut rig = rig(recording(0..2), policy, "agnet = 1");
     play(&mut rig, with_a_reload()).unwrap();
     assert_eq!(told(&rig), ["apply 0", "read", "apply 1", "restore"]);
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!((status.reloads, status.periods), (0, 2));
     assert!(status.reload_error.unwrap().contains("agent"));
 }
@@ -412,7 +412,7 @@ fn what_a_tenant_lacks_is_said_as_long_as_it_does() {
         let observer = Box::new(Recording([with(0, 0), with(1, ghosts)].into()));
         let mut rig = rig(observer, None, NEVER);
         play(&mut rig, periods(2)).unwrap();
-        let status = rig.board.status(10);
+        let status = rig.state.status(10);
         let remarks: Vec<_> = status.tenants.iter().map(|it| &it.remarks).collect();
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -424,7 +424,7 @@ fn what_a_tenant_lacks_is_said_as_long_as_it_does() {
             "{:?}",
             status.notes
         );
-        let explained = rig.board.explain(&"a".into()).unwrap();
+        let explained = rig.state.explain(&"a".into()).unwrap();
         assert_eq!(&explained.remarks, remarks[0]);
     }
 }
