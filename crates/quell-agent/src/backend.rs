@@ -16,7 +16,7 @@
 //! There is nothing to journal: what the scheduler was told ends with it, and it ends with this
 //! process, in whatever way that ends.
 
-use crate::edges::{Act, Choice, Stock};
+use crate::io::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};

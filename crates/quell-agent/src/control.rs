@@ -5,7 +5,7 @@
 //! period cannot do is said once and counted; a period never waits for a client or a log reader.
 
 use crate::clock::{Clock, Wake};
-use crate::edges::{Act, Observe};
+use crate::io::{Act, Observe};
 use crate::notify::Notifier;
 use crate::state::{Facts, SharedState};
 use crate::wire::PeriodCost;

@@ -4,7 +4,7 @@ use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
 use crate::clock::{Clock, SystemClock, Wake};
 use crate::control::{Assemble, Assembly, Controller};
-use crate::edges::{Act, Asking, Choice, Observe};
+use crate::io::{Act, Asking, Choice, Observe};
 use crate::privileges::Privileges;
 use crate::state::{Facts, SharedState};
 use crate::wire::Missing;

@@ -1,7 +1,7 @@
 //! A scheduler that follows a script, and stock interfaces that only say what they are told.
 
 use super::{Loaded, Loader};
-use crate::edges::Stock;
+use crate::io::Stock;
 use quell_linux::act::{ApplyReport, RestoreReport};
 use quell_linux::observe::TracePoints;
 use quell_model::{Plan, Snapshot, TenantName, TenantWeight, ThreadId, Tid};

@@ -1,7 +1,7 @@
 //! The loop on recorded snapshots: what it does when all goes well, and when it does not.
 
 use super::*;
-use crate::edges::Choice;
+use crate::io::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_linux::act::{Note, Subject, Writes};
 use quell_linux::observe::TracePoints;
