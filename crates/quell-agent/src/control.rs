@@ -9,7 +9,7 @@ use crate::io::{Act, Observe};
 use crate::notify::Notifier;
 use crate::state::{Facts, SharedState};
 use crate::wire::PeriodCost;
-use crate::{AgentError, effects, rarely::Rarely};
+use crate::{AgentError, effects, ratelimit::RateLimit};
 use quell_linux::act::{ApplyReport, RestoreReport, list};
 use quell_linux::observe::ObserveError;
 use quell_model::config::{AgentFile, Mechanism};
@@ -73,9 +73,9 @@ pub struct Controller {
     unmatched: BTreeSet<TenantName>,
     /// The last plan's.
     effects: Arc<Vec<Effect>>,
-    say_overrun: Rarely,
-    say_failure: Rarely,
-    say_journal: Rarely,
+    say_overrun: RateLimit,
+    say_failure: RateLimit,
+    say_journal: RateLimit,
 }
 
 impl Controller {
@@ -98,9 +98,9 @@ impl Controller {
             finished: false,
             unmatched: BTreeSet::new(),
             effects: Arc::default(),
-            say_overrun: Rarely::default(),
-            say_failure: Rarely::default(),
-            say_journal: Rarely::default(),
+            say_overrun: RateLimit::default(),
+            say_failure: RateLimit::default(),
+            say_journal: RateLimit::default(),
         }
     }
 
@@ -224,9 +224,9 @@ impl Controller {
                 last: e,
             });
         }
-        if let Some(untold) = self.say_failure.now() {
+        if let Some(suppressed) = self.say_failure.now() {
             warn!(
-                untold,
+                untold = suppressed,
                 "no snapshot this period, all settings stay as they are: {e}"
             );
         }
@@ -235,12 +235,12 @@ impl Controller {
 
     fn overrun(&mut self, missed: u64) {
         self.state.count_overruns(missed);
-        if let Some(untold) = self.say_overrun.now() {
+        if let Some(suppressed) = self.say_overrun.now() {
             let total = self.state.counts().overruns;
             warn!(
                 missed,
                 total,
-                untold,
+                untold = suppressed,
                 "overrun: periods were skipped because one took too long; \
                 a longer `period_ms` helps if this goes on"
             );
@@ -252,8 +252,8 @@ impl Controller {
             info!("{line}");
         }
         if let Some(e) = &report.journal_error {
-            if let Some(untold) = self.say_journal.now() {
-                warn!(untold, "nothing was changed this period: {e}");
+            if let Some(suppressed) = self.say_journal.now() {
+                warn!(untold = suppressed, "nothing was changed this period: {e}");
                 self.state.note(format!("nothing can be changed: {e}"));
             }
         }

@@ -17,7 +17,7 @@ mod load;
 mod metrics;
 mod notify;
 mod privileges;
-mod rarely;
+mod ratelimit;
 mod remarks;
 mod run;
 pub mod state;
