@@ -8,7 +8,7 @@
 //! Bounds: the last [`KEPT`] decisions, and the last [`KEPT_PER_TENANT`] of each tenant so that a
 //! busy tenant does not push out a quiet one's.
 
-use crate::deserved::Accounts;
+use crate::fair_share::Accounts;
 use crate::remarks;
 use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
