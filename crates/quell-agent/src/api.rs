@@ -6,7 +6,7 @@
 //! [`CONNECTION_TIME`] for the whole exchange. `docs/reference/api.md` describes the API for users.
 
 use crate::state::SharedState;
-use crate::totals::MAX_WINDOW_S;
+use crate::window::MAX_WINDOW_S;
 use crate::wire::ErrorAnswer;
 use crate::{AgentError, metrics};
 use axum::extract::rejection::{PathRejection, QueryRejection};

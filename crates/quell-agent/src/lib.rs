@@ -23,8 +23,8 @@ mod run;
 pub mod state;
 #[cfg(test)]
 mod testing;
-mod totals;
 mod usage;
+mod window;
 pub mod wire;
 
 pub use error::AgentError;

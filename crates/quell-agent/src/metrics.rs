@@ -3,7 +3,7 @@
 //! Nothing is counted twice: every value is read from the state when it is asked for.
 
 use crate::state::SharedState;
-use crate::totals::TenantSums;
+use crate::window::TenantSums;
 use crate::wire::Status;
 use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;

@@ -10,8 +10,8 @@
 
 use crate::fair_share::Accounts;
 use crate::remarks;
-use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
+use crate::window::{Sums, TenantSums, Totals};
 use crate::wire::{
     Admission, CpuAdmission, Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing,
     PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain,
