@@ -4,7 +4,7 @@ use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
 use crate::clock::{Clock, SystemClock, Wake};
 use crate::control::{Assemble, Assembly, Controller};
-use crate::io::{Act, Asking, Choice, Observe};
+use crate::io::{Asking, Choice, HostActuator, HostObserver, StockInterfaces};
 use crate::privileges::Privileges;
 use crate::state::{Facts, SharedState};
 use crate::wire::Missing;
@@ -167,7 +167,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         None
     };
     let (mut capabilities, mut guests) = (None, Guests::default());
-    let mut actuator: Option<Box<dyn Act>> = match &not_acting {
+    let mut actuator: Option<Box<dyn HostActuator>> = match &not_acting {
         Some(reason) => {
             warn!("observes and decides, but changes nothing: {reason}");
             None
@@ -176,7 +176,8 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
             let stock = open(options)?;
             capabilities = Some(stock.capabilities().clone());
             guests = stock.guests().clone();
-            Some(Box::new(Backends::new(Box::new(stock), Kernel)))
+            let stock = Box::new(StockInterfaces(stock));
+            Some(Box::new(Backends::new(stock, Kernel)))
         }
     };
     let mut assembler = Assembler {
@@ -187,7 +188,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         proves,
     };
     let limits = (assembler.capabilities.as_ref()).map(|it| it.notes.clone());
-    let observer = Box::new(Observer::new(&config.tenants, options.source)?);
+    let observer = Observer::new(&config.tenants, options.source)?;
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
         Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
@@ -255,8 +256,8 @@ impl Assemble for Assembler {
     fn make(
         &mut self,
         config: AgentFile,
-        observer: &dyn Observe,
-        actuator: Option<&mut dyn Act>,
+        observer: &dyn HostObserver,
+        actuator: Option<&mut dyn HostActuator>,
         given: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         let fallback_reason = observer.fallback_reason().map(str::to_string);
@@ -313,7 +314,7 @@ impl Assemble for Assembler {
 /// The way of acting; without an actuator, what it would be as far as can be told without trying.
 fn choose(
     config: &AgentFile,
-    actuator: Option<&mut dyn Act>,
+    actuator: Option<&mut dyn HostActuator>,
     trace_points: Option<TracePoints>,
 ) -> Result<Choice, AgentError> {
     let choice = match actuator {

@@ -16,9 +16,10 @@ use crate::wire::{
     Admission, CpuAdmission, Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing,
     PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain,
 };
-use quell_linux::act::ApplyReport;
 use quell_model::config::{Backend, CriticalitySettings, Mechanism};
-use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use quell_model::{
+    ApplyReport, Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample,
+};
 use quell_policy::admission::Placed;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;

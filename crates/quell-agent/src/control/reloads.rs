@@ -6,6 +6,7 @@ use crate::backend::Backends;
 use crate::backend::scripted::{Log, Recorder, Script as Scheduler};
 use crate::clock::Clock;
 use crate::testing::{facts, snapshot};
+use quell_control::Observe;
 use quell_model::config::TenantSpec;
 use quell_model::{Promise, Source, Tid};
 use std::cell::RefCell;
@@ -30,13 +31,7 @@ struct Host {
 }
 
 impl Observe for Host {
-    fn source(&self) -> Source {
-        Source::Bpf
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        None
-    }
+    type Error = ObserveError;
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         self.period += 1;
@@ -49,6 +44,16 @@ impl Observe for Host {
         }
         seen.tenants.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(seen)
+    }
+}
+
+impl HostObserver for Host {
+    fn source(&self) -> Source {
+        Source::Bpf
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        None
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
@@ -70,8 +75,8 @@ impl Assemble for Assembler {
     fn make(
         &mut self,
         config: AgentFile,
-        observer: &dyn Observe,
-        actuator: Option<&mut dyn Act>,
+        observer: &dyn HostObserver,
+        actuator: Option<&mut dyn HostActuator>,
         given: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         let choice = actuator.map(|it| it.choose(&config, observer.trace_points()));
@@ -132,7 +137,7 @@ impl Rig {
             missed: Default::default(),
             failures: failures.clone(),
         };
-        let mut backends: Box<dyn Act> =
+        let mut backends: Box<dyn HostActuator> =
             Box::new(Backends::new(Box::new(Recorder(log.clone())), scheduler));
         let mut assembler = Assembler(file.clone());
         let config = crate::parse("q.toml".as_ref(), &file.borrow()).unwrap();

@@ -3,10 +3,10 @@
 use super::*;
 use crate::io::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
-use quell_linux::act::{Note, Subject, Writes};
+use quell_control::{Act, Observe};
 use quell_linux::observe::TracePoints;
 use quell_model::config::{AgentFile, Backend};
-use quell_model::{GivenServer, Source, TenantName, ThreadId};
+use quell_model::{GivenServer, Note, Source, Subject, TenantName, ThreadId, Writes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Mutex;
@@ -36,13 +36,7 @@ fn periods(count: usize) -> Vec<Wake> {
 struct Recording(VecDeque<Option<Snapshot>>);
 
 impl Observe for Recording {
-    fn source(&self) -> Source {
-        Source::Bpf
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        None
-    }
+    type Error = ObserveError;
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         self.0
@@ -52,6 +46,16 @@ impl Observe for Recording {
                 path: "/proc/stat".into(),
                 message: "is cut short".into(),
             })
+    }
+}
+
+impl HostObserver for Recording {
+    fn source(&self) -> Source {
+        Source::Bpf
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        None
     }
 
     fn follow(&mut self, _: &AgentFile) -> Result<(), ObserveError> {
@@ -93,10 +97,6 @@ struct Actor {
 }
 
 impl Act for Actor {
-    fn choose(&mut self, _: &AgentFile, _: Option<TracePoints>) -> Choice {
-        panic!("the rig's reload does not ask")
-    }
-
     fn backend(&self) -> Backend {
         Backend::Stock
     }
@@ -120,6 +120,12 @@ impl Act for Actor {
             notes: vec![note],
             ..ApplyReport::default()
         }
+    }
+}
+
+impl HostActuator for Actor {
+    fn choose(&mut self, _: &AgentFile, _: Option<TracePoints>) -> Choice {
+        panic!("the rig's reload does not ask")
     }
 
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
@@ -168,8 +174,8 @@ impl Assemble for Text {
     fn make(
         &mut self,
         config: AgentFile,
-        _: &dyn Observe,
-        _: Option<&mut dyn Act>,
+        _: &dyn HostObserver,
+        _: Option<&mut dyn HostActuator>,
         _: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         self.told.lock().unwrap().push("make".into());
@@ -193,7 +199,11 @@ fn parts(policy: Option<Box<dyn Policy>>) -> Assembly {
     }
 }
 
-fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reloaded: &'static str) -> Rig {
+fn rig(
+    observer: Box<dyn HostObserver>,
+    policy: Option<Box<dyn Policy>>,
+    reloaded: &'static str,
+) -> Rig {
     let told = Told::default();
     let actor = Actor {
         told: told.clone(),
@@ -204,7 +214,7 @@ fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reloaded: &'
         text: reloaded,
         told: told.clone(),
     });
-    let actor = Some(Box::new(actor) as Box<dyn Act>);
+    let actor = Some(Box::new(actor) as Box<dyn HostActuator>);
     let controller = Controller::new(parts(policy), observer, actor, files, state.clone());
     Rig {
         controller,

@@ -7,11 +7,12 @@
 use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
+use quell_control::PromisedServers;
 use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
 use quell_policy::guard::Guarded;
-use quell_sched::{PromisedServers, ThreadSetting};
+use quell_sched::ThreadSetting;
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
