@@ -1,12 +1,12 @@
 //! The API's server: HTTP and JSON on a unix socket, never on TCP.
 //!
-//! It runs on a thread of its own with a single-threaded runtime, reads the [`Board`] and nothing
+//! It runs on a thread of its own with a single-threaded runtime, reads the [`SharedState`] and nothing
 //! else, and changes nothing. Limits: [`MAX_CONNECTIONS`] at a time (more wait to be accepted), one
 //! request per connection, 16 KiB of request head, [`HEAD_TIME`] to send it and
 //! [`CONNECTION_TIME`] for the whole exchange. `docs/reference/api.md` describes the API for users.
 
-use crate::board::Board;
-use crate::totals::MAX_WINDOW_S;
+use crate::state::SharedState;
+use crate::window::MAX_WINDOW_S;
 use crate::wire::ErrorAnswer;
 use crate::{AgentError, metrics};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -52,11 +52,11 @@ pub struct Server {
 
 impl Server {
     /// Listens on `socket`, replacing a socket that nobody listens on any more, and serves the
-    /// board from a new thread. Only the agent's own user may connect (mode 0600).
+    /// state from a new thread. Only the agent's own user may connect (mode 0600).
     ///
     /// # Errors
     /// When the path cannot be a socket, or another agent listens there.
-    pub fn start(socket: &Path, board: Arc<Board>) -> Result<Server, AgentError> {
+    pub fn start(socket: &Path, state: Arc<SharedState>) -> Result<Server, AgentError> {
         let listener = listen(socket)?;
         let error = |e: io::Error| socket_error(socket, e.to_string());
         let inode = fs::symlink_metadata(socket).map_err(error)?.ino();
@@ -65,7 +65,7 @@ impl Server {
             .enable_all()
             .build()
             .map_err(error)?;
-        let serve = move || runtime.block_on(serve(listener, board, stopped));
+        let serve = move || runtime.block_on(serve(listener, state, stopped));
         let thread = std::thread::Builder::new()
             .name("quell-api".into())
             .spawn(serve);
@@ -154,12 +154,16 @@ fn listen(path: &Path) -> Result<UnixListener, AgentError> {
     })
 }
 
-async fn serve(listener: UnixListener, board: Arc<Board>, mut stopped: oneshot::Receiver<()>) {
+async fn serve(
+    listener: UnixListener,
+    state: Arc<SharedState>,
+    mut stopped: oneshot::Receiver<()>,
+) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return warn!("the API cannot serve: {e}"),
     };
-    let router = router(board);
+    let router = router(state);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accept = async {
@@ -201,7 +205,7 @@ async fn serve(listener: UnixListener, board: Arc<Board>, mut stopped: oneshot::
 }
 
 /// The routes, for the server and for tests.
-pub fn router(board: Arc<Board>) -> Router {
+pub fn router(state: Arc<SharedState>) -> Router {
     let slots = Arc::new(Semaphore::new(MAX_SNAPSHOTS));
     Router::new()
         .route("/v1/status", get(status))
@@ -211,12 +215,12 @@ pub fn router(board: Arc<Board>) -> Router {
         .route("/v1/admission", get(admission))
         .route(
             "/v1/snapshot",
-            get(move |board, query| snapshot(board, query, slots.clone())),
+            get(move |state, query| snapshot(state, query, slots.clone())),
         )
         .route("/metrics", get(metrics_text))
         .fallback(unknown)
         .method_not_allowed_fallback(not_a_get)
-        .with_state(board)
+        .with_state(state)
 }
 
 /// An answer that is an error, as JSON.
@@ -284,29 +288,29 @@ fn thousand() -> usize {
 struct Nothing {}
 
 async fn status(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     window: Result<Query<Window>, QueryRejection>,
 ) -> Answer<crate::wire::Status> {
     let window_s = window?.0.checked()?;
-    Ok(Json(board.status(window_s)))
+    Ok(Json(state.status(window_s)))
 }
 
 async fn matrix(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     window: Result<Query<Window>, QueryRejection>,
 ) -> Answer<crate::wire::Matrix> {
     let window_s = window?.0.checked()?;
-    Ok(Json(board.matrix(window_s)))
+    Ok(Json(state.matrix(window_s)))
 }
 
 async fn explain(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     tenant: Result<UrlPath<String>, PathRejection>,
     query: Result<Query<Nothing>, QueryRejection>,
 ) -> Answer<crate::wire::Explain> {
     query?;
     let tenant = tenant?.0;
-    board
+    state
         .explain(&tenant.as_str().into())
         .map(Json)
         .map_err(|there_are| {
@@ -327,7 +331,7 @@ async fn explain(
 }
 
 async fn decisions(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Answer<crate::wire::Decisions> {
     let page = page?.0;
@@ -335,22 +339,22 @@ async fn decisions(
         let message = format!("`limit`: {} is outside 1 to {MAX_DECISIONS}", page.limit);
         return Err(Refusal(StatusCode::BAD_REQUEST, message));
     }
-    Ok(Json(board.decisions(page.since, page.limit)))
+    Ok(Json(state.decisions(page.since, page.limit)))
 }
 
 async fn admission(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     query: Result<Query<Nothing>, QueryRejection>,
 ) -> Answer<crate::wire::Admission> {
     query?;
-    board.admission().map(Json).ok_or_else(|| {
+    state.admission().map(Json).ok_or_else(|| {
         let message = "nothing is promised here: `criticality` is not in agent.policy, or no period has been completed yet";
         Refusal(StatusCode::NOT_FOUND, message.to_string())
     })
 }
 
 async fn snapshot(
-    State(board): State<Arc<Board>>,
+    State(state): State<Arc<SharedState>>,
     query: Result<Query<Nothing>, QueryRejection>,
     slots: Arc<Semaphore>,
 ) -> Result<Response, Refusal> {
@@ -358,7 +362,7 @@ async fn snapshot(
     let error =
         |e: &dyn std::error::Error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string());
     let slot = slots.acquire_owned().await.map_err(|e| error(&e))?;
-    let answer = board.snapshot().ok_or_else(|| {
+    let answer = state.snapshot().ok_or_else(|| {
         let message = "no period has been completed yet; ask again after one";
         Refusal(StatusCode::SERVICE_UNAVAILABLE, message.to_string())
     })?;
@@ -379,8 +383,8 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-async fn metrics_text(State(board): State<Arc<Board>>) -> Result<Response, Refusal> {
-    let text = metrics::encode(&board)
+async fn metrics_text(State(state): State<Arc<SharedState>>) -> Result<Response, Refusal> {
+    let text = metrics::encode(&state)
         .map_err(|e| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, format)], text).into_response())

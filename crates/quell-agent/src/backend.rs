@@ -16,18 +16,18 @@
 //! There is nothing to journal: what the scheduler was told ends with it, and it ends with this
 //! process, in whatever way that ends.
 
-use crate::edges::{Act, Choice, Stock};
-use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
+use crate::io::{Choice, HostActuator, Stock};
+use quell_control::{Act, SchedulerActuator, SchedulerCalls};
 use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_model::{
-    Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
+    ApplyReport, Note, Plan, RestoreReport, Snapshot, Subject, TenantName, TenantWeight, ThreadId,
+    Topology,
 };
 use quell_sched::{
-    Exit, Options, PromisedServers, SchedError, Scheduler, ServerSetting, ServerStats,
-    ThreadSetting,
+    Exit, Options, SchedError, Scheduler, ServerSetting, ServerStats, ThreadSetting,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Before the first new try.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
@@ -47,13 +47,7 @@ pub(crate) trait Loader {
 }
 
 /// A loaded scheduler, which ends when dropped.
-pub(crate) trait Loaded {
-    /// Tells it what is wanted of a thread.
-    fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError>;
-    /// Makes a tenant that is no cgroup, changes its weight, or ends it.
-    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError>;
-    /// Promises CPU time on a CPU, or no more.
-    fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError>;
+pub(crate) trait Loaded: SchedulerCalls {
     /// What its servers got, each at its number.
     fn servers(&self) -> Result<Vec<ServerStats>, SchedError>;
     /// How it ended, once it has.
@@ -118,28 +112,30 @@ impl Drop for Observing {
     }
 }
 
-impl Loaded for Observing {
-    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError> {
+impl SchedulerCalls for Observing {
+    fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> Result<(), SchedError> {
         match &mut self.scheduler {
-            Some(scheduler) => scheduler.set_tenant(tenant, weight),
-            None => Ok(()),
+            Some(scheduler) => SchedulerCalls::set_thread(scheduler, thread, setting),
+            None => Err(SchedError::NoThread(thread.tid)),
         }
     }
 
-    fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
+    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError> {
         match &mut self.scheduler {
-            Some(scheduler) => scheduler.set_thread(tid, setting),
-            None => Err(SchedError::NoThread(tid)),
+            Some(scheduler) => SchedulerCalls::set_tenant(scheduler, tenant, weight),
+            None => Ok(()),
         }
     }
 
     fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         match &mut self.scheduler {
-            Some(scheduler) => scheduler.set_server(setting),
+            Some(scheduler) => SchedulerCalls::set_server(scheduler, setting),
             None => Ok(()),
         }
     }
+}
 
+impl Loaded for Observing {
     fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
         let servers = self.scheduler.as_ref().map(Scheduler::servers);
         servers.unwrap_or_else(|| Ok(Vec::new()))
@@ -173,30 +169,9 @@ struct Running {
     options: Options,
     /// When the first plan after loading came.
     since_ns: Option<u64>,
-    told: HashMap<ThreadId, Told>,
-    /// The tenants that are no cgroups, where shares are wanted.
-    tenants: BTreeMap<TenantName, Group>,
-    /// The greatest number given to one.
-    numbers: u32,
-    /// What is promised.
-    servers: PromisedServers,
+    actuator: SchedulerActuator,
     /// How many periods each of the last plan's servers missed, by its number.
     missed: BTreeMap<u32, u64>,
-    period: u64,
-}
-
-/// A tenant's group in the scheduler.
-struct Group {
-    number: u32,
-    weight: TenantWeight,
-    /// The period whose plan had the tenant last.
-    period: u64,
-}
-
-struct Told {
-    setting: ThreadSetting,
-    /// The period whose plan had the thread last.
-    period: u64,
 }
 
 /// When to try again.
@@ -218,7 +193,7 @@ impl Retry {
 }
 
 impl<L: Loader> Backends<L> {
-    /// With `stock` for what no scheduler does. Nothing is loaded before [`Act::choose`].
+    /// With `stock` for what no scheduler does. Nothing is loaded before [`HostActuator::choose`].
     pub(crate) fn new(stock: Box<dyn Stock>, loader: L) -> Backends<L> {
         Backends {
             stock,
@@ -239,12 +214,9 @@ impl<L: Loader> Backends<L> {
             scheduler,
             options: options.clone(),
             since_ns: None,
-            told: HashMap::new(),
-            tenants: BTreeMap::new(),
-            numbers: 0,
-            servers: PromisedServers::default(),
+            // Where CPU time is shared among tenants, each of them is a group.
+            actuator: SchedulerActuator::new(options.share),
             missed: BTreeMap::new(),
-            period: 0,
         });
         Ok(())
     }
@@ -332,6 +304,32 @@ impl<L: Loader> Backends<L> {
 }
 
 impl<L: Loader> Act for Backends<L> {
+    fn backend(&self) -> Backend {
+        match self.scheduler {
+            Some(_) => Backend::SchedExt,
+            None => Backend::Stock,
+        }
+    }
+
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        match plan.kernel_scheduler {
+            true => self.give_way(snapshot.time_ns),
+            false => self.watch(snapshot.time_ns),
+        }
+        let mut report = match &mut self.scheduler {
+            None => self.stock.apply(snapshot, plan),
+            Some(running) => {
+                let report = running.apply(self.stock.as_mut(), snapshot, plan);
+                running.look_for_broken(plan, &mut self.broken);
+                report
+            }
+        };
+        report.notes.append(&mut self.notes);
+        report
+    }
+}
+
+impl<L: Loader> HostActuator for Backends<L> {
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice {
         // Those of another monitor: a scheduler that is loaded counts for the one before, so it is loaded anew.
         let moved = trace_points != self.trace_points;
@@ -369,31 +367,6 @@ impl<L: Loader> Act for Backends<L> {
         }
     }
 
-    fn backend(&self) -> Backend {
-        match self.scheduler {
-            Some(_) => Backend::SchedExt,
-            None => Backend::Stock,
-        }
-    }
-
-    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
-        match plan.kernel_scheduler {
-            true => self.give_way(snapshot.time_ns),
-            false => self.watch(snapshot.time_ns),
-        }
-        let mut report = match &mut self.scheduler {
-            None => self.stock.apply(snapshot, plan),
-            Some(running) => {
-                let mut report = self.stock.apply(snapshot, &beside_scheduler(plan));
-                running.apply(snapshot, plan, &mut report);
-                running.look_for_broken(plan, &mut self.broken);
-                report
-            }
-        };
-        report.notes.append(&mut self.notes);
-        report
-    }
-
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         self.stock.unmet()
     }
@@ -420,93 +393,10 @@ impl Running {
         !self.missed.is_empty()
     }
 
-    /// The number of a tenant's group in the scheduler, which has its weight; 0: it needs none.
-    fn group_of(&mut self, snapshot: &Snapshot, tenant: &TenantPlan) -> u32 {
-        let sample = snapshot.tenant(&tenant.name);
-        let is_cgroup = sample.is_some_and(|sample| sample.cgroup.is_some());
-        if !self.options.share || is_cgroup {
-            return 0;
-        }
-        let weight = tenant.weight.unwrap_or(TenantWeight::DEFAULT);
-        let known = self.tenants.get_mut(&tenant.name);
-        if let Some(group) = known {
-            group.period = self.period;
-            if group.weight == weight {
-                return group.number;
-            }
-        }
-        let number = match self.tenants.get(&tenant.name) {
-            Some(group) => group.number,
-            None => self.numbers + 1,
-        };
-        if let Err(error) = self.scheduler.set_tenant(number, Some(weight)) {
-            tracing::warn!("tenant {}: {error}", tenant.name);
-            return 0;
-        }
-        self.numbers = self.numbers.max(number);
-        let group = Group {
-            number,
-            weight,
-            period: self.period,
-        };
-        self.tenants.insert(tenant.name.clone(), group);
-        number
-    }
-
-    /// Tells the scheduler what differs from what it was told.
-    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan, report: &mut ApplyReport) {
-        self.period += 1;
-        let scheduler = &mut self.scheduler;
-        let set = |setting| scheduler.set_server(setting);
-        for (server, error) in self.servers.promise(&plan.servers, set) {
-            tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
-        }
-        for tenant in &plan.tenants {
-            let number = self.group_of(snapshot, tenant);
-            for thread in &tenant.threads {
-                let setting = ThreadSetting::planned(number, thread);
-                let told = self.told.get_mut(&thread.id);
-                if told.is_none() && setting == ThreadSetting::default() {
-                    continue;
-                }
-                if let Some(told) = told {
-                    told.period = self.period;
-                    if told.setting == setting {
-                        report.unchanged += 1;
-                        continue;
-                    }
-                }
-                match self.scheduler.set(thread.id.tid, setting) {
-                    Ok(()) => {
-                        report.writes.scheduler += 1;
-                        let period = self.period;
-                        self.told.insert(thread.id, Told { setting, period });
-                    }
-                    Err(SchedError::NoThread(_)) => report.gone += 1,
-                    Err(error) => {
-                        report.left_alone += 1;
-                        tracing::debug!(thread = %thread.id, "{error}");
-                    }
-                }
-            }
-        }
-        let (period, scheduler) = (self.period, &mut self.scheduler);
-        let set = |setting| scheduler.set_server(setting);
-        self.servers.end_others(&plan.servers, set);
-        self.told.retain(|id, told| {
-            if told.period == period {
-                return true;
-            }
-            // Gone in most cases, and then there is nothing to give back.
-            if scheduler.set(id.tid, ThreadSetting::default()).is_ok() {
-                report.given_back += 1;
-            }
-            false
-        });
-        self.tenants.retain(|_, group| {
-            // What it has left competes one by one.
-            group.period == period || scheduler.set_tenant(group.number, None).is_err()
-        });
+    /// Makes a plan hold, through the scheduler and the stock interfaces beside it.
+    fn apply(&mut self, stock: &mut dyn Stock, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        let scheduler = self.scheduler.as_mut();
+        self.actuator.apply(stock, scheduler, snapshot, plan)
     }
 
     /// Adds the periods since the last plan in which a server went short, to those of the tenant whose threads it serves.
@@ -540,20 +430,11 @@ impl Running {
 
     /// Takes back all that it was told.
     fn forget(&mut self) {
-        let scheduler = &mut self.scheduler;
-        let set = |setting| scheduler.set_server(setting);
-        self.servers.end_others(&[], set);
-        for (id, _) in self.told.drain() {
-            // It is gone, or the scheduler is, and the setting with it.
-            let _ = self.scheduler.set(id.tid, ThreadSetting::default());
-        }
-        for group in std::mem::take(&mut self.tenants).into_values() {
-            let _ = self.scheduler.set_tenant(group.number, None);
-        }
+        self.actuator.forget(self.scheduler.as_mut());
     }
 }
 
-/// What [`Act::choose`] would come to on this host, as far as can be told without trying.
+/// What [`HostActuator::choose`] would come to on this host, as far as can be told without trying.
 pub(crate) fn expected(config: &AgentFile) -> Choice {
     let tried = options(config)
         .and_then(|_| Scheduler::supported().map_err(|unsupported| unsupported.to_string()));
@@ -587,32 +468,6 @@ fn stock(reason: String) -> Choice {
     Choice {
         backend: Backend::Stock,
         reason: Some(reason),
-    }
-}
-
-/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights, where threads may run, and what guests are told.
-///
-/// Asymmetry lays nobody out there: threads wait in a queue that the CPUs of a cache share, so that there is no layout that makes one of them wait
-/// while another CPU is free.
-fn beside_scheduler(plan: &Plan) -> Plan {
-    let thread = |thread: &ThreadPlan| ThreadPlan {
-        cpus: thread.cpus.clone(),
-        ..ThreadPlan::leaving(thread.id)
-    };
-    let tenant = |tenant: &TenantPlan| {
-        let placed = tenant.threads.iter().filter(|it| it.cpus.is_some());
-        TenantPlan {
-            name: tenant.name.clone(),
-            weight: tenant.weight,
-            threads: placed.map(thread).collect(),
-            promise: None,
-            group: tenant.group.clone(),
-        }
-    };
-    Plan {
-        seq: plan.seq,
-        tenants: plan.tenants.iter().map(tenant).collect(),
-        ..Plan::default()
     }
 }
 

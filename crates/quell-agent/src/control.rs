@@ -4,22 +4,23 @@
 //! included, goes through [`Actuator::restore`](quell_linux::act::Actuator::restore). What a
 //! period cannot do is said once and counted; a period never waits for a client or a log reader.
 
-use crate::board::{Board, Facts};
 use crate::clock::{Clock, Wake};
-use crate::edges::{Act, Observe};
+use crate::io::{HostActuator, HostObserver};
 use crate::notify::Notifier;
+use crate::state::{Facts, SharedState};
 use crate::wire::PeriodCost;
-use crate::{AgentError, effects, rarely::Rarely};
-use quell_linux::act::{ApplyReport, RestoreReport, list};
+use crate::{AgentError, effects, ratelimit::RateLimit};
+use quell_control::{Listen, Period};
 use quell_linux::observe::ObserveError;
 use quell_model::config::{AgentFile, Mechanism};
+use quell_model::report::{ApplyReport, RestoreReport, list};
 use quell_model::{Effect, Finding, GivenServer, Plan, Snapshot, TenantName, ThreadId};
 use quell_policy::Policy;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 /// So many failed observations in a row end the agent: it must not hold settings in place that it
@@ -51,8 +52,8 @@ pub trait Assemble {
     fn make(
         &mut self,
         config: AgentFile,
-        observer: &dyn Observe,
-        actuator: Option<&mut dyn Act>,
+        observer: &dyn HostObserver,
+        actuator: Option<&mut dyn HostActuator>,
         given: &[GivenServer],
     ) -> Result<Assembly, AgentError>;
 }
@@ -60,47 +61,54 @@ pub trait Assemble {
 /// The loop and its parts.
 pub struct Controller {
     parts: Assembly,
-    observer: Box<dyn Observe>,
-    actuator: Option<Box<dyn Act>>,
+    observer: Box<dyn HostObserver>,
+    actuator: Option<Box<dyn HostActuator>>,
     assemble: Box<dyn Assemble>,
-    board: Arc<Board>,
+    reporter: Reporter,
     notifier: Notifier,
-    /// Failed observations in a row.
-    failures: u32,
     /// Whether everything has been put back.
     finished: bool,
+}
+
+/// Says what happens in the loop, in the log and in what the API reads.
+struct Reporter {
+    state: Arc<SharedState>,
+    /// Failed observations in a row.
+    failures: u32,
     /// Tenants warned about since the configuration was read.
     unmatched: BTreeSet<TenantName>,
     /// The last plan's.
     effects: Arc<Vec<Effect>>,
-    say_overrun: Rarely,
-    say_failure: Rarely,
-    say_journal: Rarely,
+    say_overrun: RateLimit,
+    say_failure: RateLimit,
+    say_journal: RateLimit,
 }
 
 impl Controller {
     /// A loop that has not begun. Without an actuator it decides and changes nothing.
     pub fn new(
         parts: Assembly,
-        observer: Box<dyn Observe>,
-        actuator: Option<Box<dyn Act>>,
+        observer: Box<dyn HostObserver>,
+        actuator: Option<Box<dyn HostActuator>>,
         assemble: Box<dyn Assemble>,
-        board: Arc<Board>,
+        state: Arc<SharedState>,
     ) -> Controller {
         Controller {
             parts,
             observer,
             actuator,
             assemble,
-            board,
+            reporter: Reporter {
+                state,
+                failures: 0,
+                unmatched: BTreeSet::new(),
+                effects: Arc::default(),
+                say_overrun: RateLimit::default(),
+                say_failure: RateLimit::default(),
+                say_journal: RateLimit::default(),
+            },
             notifier: Notifier::new(),
-            failures: 0,
             finished: false,
-            unmatched: BTreeSet::new(),
-            effects: Arc::default(),
-            say_overrun: Rarely::default(),
-            say_failure: Rarely::default(),
-            say_journal: Rarely::default(),
         }
     }
 
@@ -144,7 +152,7 @@ impl Controller {
                 }
                 Wake::Period { missed } => {
                     if missed > 0 {
-                        self.overrun(missed);
+                        self.reporter.overrun(missed);
                     }
                     self.period()?;
                 }
@@ -154,164 +162,91 @@ impl Controller {
 
     /// One period. Errors only when the loop must end.
     fn period(&mut self) -> Result<(), AgentError> {
-        let start = Instant::now();
-        let snapshot = match self.observer.sample() {
-            Ok(snapshot) => snapshot,
+        let policy = match &mut self.parts.policy {
+            Some(policy) => Some(policy.as_mut() as &mut dyn Policy),
+            None => None,
+        };
+        let period = quell_control::period(
+            self.observer.as_mut(),
+            policy,
+            self.actuator.as_deref_mut(),
+            &mut self.reporter,
+        );
+        match period {
+            Ok(period) => self.publish(period),
             Err(e) => return self.failed(e),
-        };
-        if self.failures > 0 {
-            info!(
-                "observing works again after {} failed periods",
-                self.failures
-            );
-            self.failures = 0;
         }
-        let observed = Instant::now();
-        self.warn_of_unmatched(&snapshot);
-        let plan = match &mut self.parts.policy {
-            Some(policy) => policy.decide(&snapshot),
-            None => Plan {
-                seq: snapshot.seq,
-                ..Plan::default()
-            },
-        };
-        self.tell_findings(&plan, snapshot.time_ns);
-        let decided = Instant::now();
-        let report = self
-            .actuator
-            .as_mut()
-            .map(|actuator| actuator.apply(&snapshot, &plan));
-        let acted = Instant::now();
+        Ok(())
+    }
+
+    /// Says what a completed period came to.
+    fn publish(&mut self, period: Period) {
+        let Period {
+            snapshot,
+            plan,
+            report,
+            cost,
+        } = period;
         if let Some(report) = &report {
-            self.tell(report);
+            self.reporter.tell(report);
         }
+        let state = &self.reporter.state;
         if let Some(actuator) = &self.actuator {
             let backend = actuator.backend();
             if backend != self.parts.facts.backend {
                 self.parts.facts.backend = backend;
-                self.board.acts_through(backend);
+                state.acts_through(backend);
             }
-            self.board.broke(actuator.broken());
-            self.board.lacks(actuator.unmet());
-            if let Some(policy) = &mut self.parts.policy {
-                policy.carried_out(backend);
-            }
+            state.broke(actuator.broken());
+            state.lacks(actuator.unmet());
         }
         let cost = PeriodCost {
-            observe_us: micros(observed - start),
-            decide_us: micros(decided - observed),
-            act_us: micros(acted - decided),
+            observe_us: micros(cost.observe),
+            decide_us: micros(cost.decide),
+            act_us: micros(cost.act),
         };
         let tenants = snapshot.tenants.len();
         let threads: usize = snapshot.tenants.iter().map(|t| t.threads.len()).sum();
-        let before = self.board.publish(snapshot, plan, report.as_ref(), cost);
+        let before = state.publish(snapshot, plan, report.as_ref(), cost);
         if let Some(before) = before {
             self.observer.recycle(before);
         }
         self.notifier
             .period_completed(|| format!("{threads} threads of {tenants} tenants"));
-        Ok(())
     }
 
     fn failed(&mut self, e: ObserveError) -> Result<(), AgentError> {
-        self.failures += 1;
-        self.board.count_observe_error();
+        self.reporter.failures += 1;
+        self.reporter.state.count_observe_error();
         // Alive: the end after too many failures is to be this loop's, not the watchdog's.
         self.notifier.alive();
-        if self.failures >= MAX_FAILURES {
+        if self.reporter.failures >= MAX_FAILURES {
             return Err(AgentError::TooManyErrors {
-                count: self.failures,
+                count: self.reporter.failures,
                 last: e,
             });
         }
-        if let Some(untold) = self.say_failure.now() {
+        if let Some(suppressed) = self.reporter.say_failure.now() {
             warn!(
-                untold,
+                untold = suppressed,
                 "no snapshot this period, all settings stay as they are: {e}"
             );
         }
         Ok(())
     }
 
-    fn overrun(&mut self, missed: u64) {
-        self.board.count_overruns(missed);
-        if let Some(untold) = self.say_overrun.now() {
-            let total = self.board.counts().overruns;
-            warn!(
-                missed,
-                total,
-                untold,
-                "overrun: periods were skipped because one took too long; \
-                a longer `period_ms` helps if this goes on"
-            );
-        }
-    }
-
-    fn tell(&mut self, report: &ApplyReport) {
-        for line in report.lines() {
-            info!("{line}");
-        }
-        if let Some(e) = &report.journal_error {
-            if let Some(untold) = self.say_journal.now() {
-                warn!(untold, "nothing was changed this period: {e}");
-                self.board.note(format!("nothing can be changed: {e}"));
-            }
-        }
-        if report.writes.total() + report.given_back > 0 {
-            debug!("{report}");
-        }
-    }
-
-    /// What trials have newly shown of a lever is said.
-    fn tell_findings(&mut self, plan: &Plan, now_ns: u64) {
-        if Arc::ptr_eq(&self.effects, &plan.effects) {
-            return;
-        }
-        for effect in plan.effects.iter() {
-            let mut before = self.effects.iter();
-            let before = before.find(|it| it.lever == effect.lever);
-            let finding = before.map_or(Finding::Untried, |it| it.finding);
-            if effect.finding != finding {
-                let text = effects::line(effect, None, now_ns);
-                info!("{text}");
-                self.board.note(text);
-            }
-        }
-        self.effects = plan.effects.clone();
-    }
-
-    /// A selector that matches nothing is often a typing mistake, so it is said in the log, once; while it holds it is a remark.
-    fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
-        let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
-        let names = none.map(|tenant| &tenant.name);
-        let new: Vec<TenantName> = names
-            .filter(|name| !self.unmatched.contains(*name))
-            .cloned()
-            .collect();
-        let text = match new.len() {
-            0 => return,
-            1 => format!("tenant {}: no process matches its selectors now", new[0]),
-            _ => format!(
-                "tenants {}: no process matches their selectors now",
-                list(&new)
-            ),
-        };
-        warn!("{text}");
-        self.unmatched.extend(new);
-    }
-
     /// Reads the configuration anew; a bad one changes nothing.
     fn reload(&mut self) {
         match self.renew() {
             Ok(()) => {
-                self.board.reloaded(self.parts.facts.clone());
-                self.unmatched.clear();
-                self.failures = 0;
+                self.reporter.state.reloaded(self.parts.facts.clone());
+                self.reporter.unmatched.clear();
+                self.reporter.failures = 0;
                 info!("configuration reloaded");
             }
             Err(e) => {
                 error!("configuration not reloaded, the old one stays in force: {e}");
-                self.board.reload_refused(e.to_string());
+                self.reporter.state.reload_refused(e.to_string());
             }
         }
     }
@@ -319,7 +254,7 @@ impl Controller {
     /// With a good one what Quell set is put back first: the new policy must see what the owners chose, not what the old one wrote. What was
     /// promised is not interrupted for that.
     fn renew(&mut self) -> Result<(), AgentError> {
-        let plan = self.board.plan().unwrap_or_default();
+        let plan = self.reporter.state.plan().unwrap_or_default();
         let config = self.assemble.read(&self.parts.config, &plan.given)?;
         if let Some(actuator) = &mut self.actuator {
             let report = actuator.hand_over(&bound(&plan, &config));
@@ -329,7 +264,7 @@ impl Controller {
             }
         }
         self.observer.follow(&config)?;
-        let actuator: Option<&mut dyn Act> = match &mut self.actuator {
+        let actuator: Option<&mut dyn HostActuator> = match &mut self.actuator {
             Some(actuator) => Some(actuator.as_mut()),
             None => None,
         };
@@ -369,6 +304,92 @@ impl Controller {
                 Err(AgentError::NotRestored(text))
             }
         }
+    }
+}
+
+impl Listen for Reporter {
+    fn observed(&mut self, snapshot: &Snapshot) {
+        if self.failures > 0 {
+            info!(
+                "observing works again after {} failed periods",
+                self.failures
+            );
+            self.failures = 0;
+        }
+        self.warn_of_unmatched(snapshot);
+    }
+
+    fn decided(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        self.tell_findings(plan, snapshot.time_ns);
+    }
+}
+
+impl Reporter {
+    fn overrun(&mut self, missed: u64) {
+        self.state.count_overruns(missed);
+        if let Some(suppressed) = self.say_overrun.now() {
+            let total = self.state.counts().overruns;
+            warn!(
+                missed,
+                total,
+                untold = suppressed,
+                "overrun: periods were skipped because one took too long; \
+                a longer `period_ms` helps if this goes on"
+            );
+        }
+    }
+
+    fn tell(&mut self, report: &ApplyReport) {
+        for line in report.lines() {
+            info!("{line}");
+        }
+        if let Some(e) = &report.journal_error {
+            if let Some(suppressed) = self.say_journal.now() {
+                warn!(untold = suppressed, "nothing was changed this period: {e}");
+                self.state.note(format!("nothing can be changed: {e}"));
+            }
+        }
+        if report.writes.total() + report.given_back > 0 {
+            debug!("{report}");
+        }
+    }
+
+    /// What trials have newly shown of a lever is said.
+    fn tell_findings(&mut self, plan: &Plan, now_ns: u64) {
+        if Arc::ptr_eq(&self.effects, &plan.effects) {
+            return;
+        }
+        for effect in plan.effects.iter() {
+            let mut before = self.effects.iter();
+            let before = before.find(|it| it.lever == effect.lever);
+            let finding = before.map_or(Finding::Untried, |it| it.finding);
+            if effect.finding != finding {
+                let text = effects::line(effect, None, now_ns);
+                info!("{text}");
+                self.state.note(text);
+            }
+        }
+        self.effects = plan.effects.clone();
+    }
+
+    /// A selector that matches nothing is often a typing mistake, so it is said in the log, once; while it holds it is a remark.
+    fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
+        let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
+        let names = none.map(|tenant| &tenant.name);
+        let new: Vec<TenantName> = names
+            .filter(|name| !self.unmatched.contains(*name))
+            .cloned()
+            .collect();
+        let text = match new.len() {
+            0 => return,
+            1 => format!("tenant {}: no process matches its selectors now", new[0]),
+            _ => format!(
+                "tenants {}: no process matches their selectors now",
+                list(&new)
+            ),
+        };
+        warn!("{text}");
+        self.unmatched.extend(new);
     }
 }
 

@@ -1,30 +1,30 @@
 //! The agent: the control loop and its API. The only place that joins observe, decide and act.
 //!
 //! [`run()`] is the whole program behind `quell run`: one thread does observe, decide, act each period
-//! ([`control`]); another answers the API ([`api`]) from what the first publishes ([`board`]).
+//! ([`control`]); another answers the API ([`api`]) from what the first publishes ([`state`]).
 //! [`client`] asks that API for the command line, in the types of [`wire`].
 
 pub mod api;
 mod backend;
-pub mod board;
 pub mod client;
 pub mod clock;
 pub mod control;
-mod deserved;
-pub mod edges;
 pub mod effects;
 mod error;
+mod fair_share;
+pub mod io;
 mod load;
 mod metrics;
 mod notify;
 mod privileges;
-mod rarely;
+mod ratelimit;
 mod remarks;
 mod run;
+pub mod state;
 #[cfg(test)]
 mod testing;
-mod totals;
 mod usage;
+mod window;
 pub mod wire;
 
 pub use error::AgentError;

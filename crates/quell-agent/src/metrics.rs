@@ -1,9 +1,9 @@
-//! `GET /metrics`: the board in the Prometheus (OpenMetrics) text format.
+//! `GET /metrics`: the state in the Prometheus (OpenMetrics) text format.
 //!
-//! Nothing is counted twice: every value is read from the board when it is asked for.
+//! Nothing is counted twice: every value is read from the state when it is asked for.
 
-use crate::board::Board;
-use crate::totals::TenantSums;
+use crate::state::SharedState;
+use crate::window::TenantSums;
 use crate::wire::Status;
 use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
@@ -21,16 +21,16 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Never in practice: writing to a string does not fail.
-pub fn encode(board: &Arc<Board>) -> Result<String, fmt::Error> {
+pub fn encode(state: &Arc<SharedState>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("quell");
-    registry.register_collector(Box::new(Metrics(board.clone())));
+    registry.register_collector(Box::new(Metrics(state.clone())));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Metrics(Arc<Board>);
+struct Metrics(Arc<SharedState>);
 
 impl Collector for Metrics {
     fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
@@ -431,8 +431,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn every_figure_of_the_board_is_there_with_its_unit() {
-        let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    fn every_figure_of_the_shared_state_is_there_with_its_unit() {
+        let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
         let mut plan = plan_with_reasons(&now, 1);
@@ -463,14 +463,14 @@ mod tests {
                 }],
             },
         });
-        board.broke(&BTreeMap::from([("a".into(), 3)]));
+        state.broke(&BTreeMap::from([("a".into(), 3)]));
         let cost = PeriodCost {
             observe_us: 1500,
             decide_us: 20,
             act_us: 0,
         };
-        board.publish(now, plan, None, cost);
-        let text = encode(&board).unwrap();
+        state.publish(now, plan, None, cost);
+        let text = encode(&state).unwrap();
         for line in [
             "# TYPE quell_periods counter",
             "quell_periods_total 1",

@@ -2,11 +2,11 @@
 
 use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
-use crate::board::{Board, Facts};
 use crate::clock::{Clock, SystemClock, Wake};
 use crate::control::{Assemble, Assembly, Controller};
-use crate::edges::{Act, Asking, Choice, Observe};
+use crate::io::{Asking, Choice, HostActuator, HostObserver, StockInterfaces};
 use crate::privileges::Privileges;
+use crate::state::{Facts, SharedState};
 use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
@@ -60,7 +60,7 @@ pub fn prove(
     tell: &mut dyn FnMut(&Effect, Duration),
 ) -> Result<Proof, AgentError> {
     let (mut agent, clock) = start(options, true)?;
-    let facts = agent.board.status(1);
+    let facts = agent.state.status(1);
     if let Some(reason) = facts.not_acting_reason {
         return Err(AgentError::NothingToProve(format!(
             "nothing can be changed here: {reason}"
@@ -76,7 +76,7 @@ pub fn prove(
     }
     let mut clock = ProofClock {
         clock,
-        board: agent.board.clone(),
+        state: agent.state.clone(),
         began: Instant::now(),
         length,
         told: None,
@@ -85,7 +85,7 @@ pub fn prove(
     agent.controller.run(&mut clock)?;
     let complete = clock.began.elapsed() >= length;
     Ok(Proof {
-        effect: effect_of(&agent.board),
+        effect: effect_of(&agent.state),
         backend: facts.backend,
         complete,
     })
@@ -102,8 +102,8 @@ pub struct Proof {
     pub complete: bool,
 }
 
-fn effect_of(board: &Board) -> Option<Effect> {
-    let plan = board.plan()?;
+fn effect_of(state: &SharedState) -> Option<Effect> {
+    let plan = state.plan()?;
     let mut effects = plan.effects.iter();
     effects.find(|it| it.lever == Lever::All).cloned()
 }
@@ -111,7 +111,7 @@ fn effect_of(board: &Board) -> Option<Effect> {
 /// Ends a proof when its time is over.
 struct ProofClock<'a> {
     clock: SystemClock,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     began: Instant,
     length: Duration,
     /// How many pairs there were when that was last told.
@@ -125,7 +125,7 @@ impl Clock for ProofClock<'_> {
         if over >= self.length {
             return Ok(Wake::Stop("the time is over"));
         }
-        if let Some(effect) = effect_of(&self.board) {
+        if let Some(effect) = effect_of(&self.state) {
             let pairs = effect.pairs + effect.void;
             if self.told.replace(pairs) != Some(pairs) {
                 (self.tell)(&effect, over);
@@ -146,7 +146,7 @@ impl Clock for ProofClock<'_> {
 /// An agent whose loop has not begun.
 struct Ready {
     controller: Controller,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     _server: Server,
 }
 
@@ -167,7 +167,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         None
     };
     let (mut capabilities, mut guests) = (None, Guests::default());
-    let mut actuator: Option<Box<dyn Act>> = match &not_acting {
+    let mut actuator: Option<Box<dyn HostActuator>> = match &not_acting {
         Some(reason) => {
             warn!("observes and decides, but changes nothing: {reason}");
             None
@@ -176,7 +176,8 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
             let stock = open(options)?;
             capabilities = Some(stock.capabilities().clone());
             guests = stock.guests().clone();
-            Some(Box::new(Backends::new(Box::new(stock), Kernel)))
+            let stock = Box::new(StockInterfaces(stock));
+            Some(Box::new(Backends::new(stock, Kernel)))
         }
     };
     let mut assembler = Assembler {
@@ -187,7 +188,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         proves,
     };
     let limits = (assembler.capabilities.as_ref()).map(|it| it.notes.clone());
-    let observer = Box::new(Observer::new(&config.tenants, options.source)?);
+    let observer = Observer::new(&config.tenants, options.source)?;
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
         Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
@@ -212,15 +213,15 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     );
     // Whoever asks may be in another folder.
     let shown = std::path::absolute(&options.config).unwrap_or_else(|_| options.config.clone());
-    let board = Arc::new(Board::new(shown, parts.facts.clone()));
+    let state = Arc::new(SharedState::new(shown, parts.facts.clone()));
     // From here on every way out drops the controller, which puts everything back.
     let assembler = Box::new(assembler);
-    let controller = Controller::new(parts, observer, actuator, assembler, board.clone());
-    let _server = Server::start(&options.socket, board.clone())?;
+    let controller = Controller::new(parts, observer, actuator, assembler, state.clone());
+    let _server = Server::start(&options.socket, state.clone())?;
     quell_linux::memory::forget_start();
     let ready = Ready {
         controller,
-        board,
+        state,
         _server,
     };
     Ok((ready, clock))
@@ -255,8 +256,8 @@ impl Assemble for Assembler {
     fn make(
         &mut self,
         config: AgentFile,
-        observer: &dyn Observe,
-        actuator: Option<&mut dyn Act>,
+        observer: &dyn HostObserver,
+        actuator: Option<&mut dyn HostActuator>,
         given: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         let fallback_reason = observer.fallback_reason().map(str::to_string);
@@ -313,7 +314,7 @@ impl Assemble for Assembler {
 /// The way of acting; without an actuator, what it would be as far as can be told without trying.
 fn choose(
     config: &AgentFile,
-    actuator: Option<&mut dyn Act>,
+    actuator: Option<&mut dyn HostActuator>,
     trace_points: Option<TracePoints>,
 ) -> Result<Choice, AgentError> {
     let choice = match actuator {

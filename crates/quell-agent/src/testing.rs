@@ -1,6 +1,6 @@
 //! Recorded snapshots and plans for tests.
 
-use crate::board::Facts;
+use crate::state::Facts;
 use quell_model::config::{Backend, Mechanism, TenantSpec};
 use quell_model::*;
 use std::sync::Arc;

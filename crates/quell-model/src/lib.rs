@@ -1,8 +1,9 @@
 //! The data types that all crates of Quell share. This crate imports no other crate of Quell.
 //!
 //! Data flows one way: *observe* fills a [`Snapshot`], *decide* (a pure policy) turns it into a
-//! [`Plan`], and *act* changes the host until the plan holds. This crate holds those two messages,
-//! the identifiers and units they are made of, and the types of every TOML file ([`config`]).
+//! [`Plan`], and *act* changes the host until the plan holds and answers with an [`ApplyReport`]. This crate
+//! holds those three messages, the identifiers and units they are made of, and the types of every TOML file
+//! ([`config`]).
 //!
 //! Units: time is `u64` nanoseconds and field names end in `_ns`; weights are [`Weight`]; CPUs are
 //! [`CpuId`] and [`CpuSet`].
@@ -20,6 +21,7 @@ pub mod cpu;
 pub mod effect;
 pub mod ids;
 pub mod plan;
+pub mod report;
 pub mod shown;
 pub mod snapshot;
 pub mod weight;
@@ -31,6 +33,7 @@ pub use plan::{
     Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
+pub use report::{ApplyReport, Note, RestoreReport, Subject, Writes};
 pub use shown::{shown, shown_json};
 pub use snapshot::{
     CpuSample, Ended, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,

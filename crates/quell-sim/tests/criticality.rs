@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use quell_control::PromisedServers;
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server, TenantSpec};
 use quell_model::{CpuId, Nice, ServerPlan, ServerTerms, TenantWeight};
 use quell_policy::Policy;
@@ -11,7 +12,7 @@ use quell_policy::admission::check;
 use quell_policy::criticality::Promises;
 use quell_policy::share::Shares;
 use quell_scenario::Scenario;
-use quell_sched::{Options, PromisedServers, ServerSetting, ThreadSetting};
+use quell_sched::{Options, ServerSetting, ThreadSetting};
 use quell_sim::{
     Act, GroupId, Happening, Monitor, SchedExt, Simulation, Tenant, ThreadId, thread_of,
 };

@@ -10,22 +10,22 @@ use std::time::Instant;
 
 struct Running {
     dir: tempfile::TempDir,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     server: Option<Server>,
 }
 
 fn running(periods: u64) -> Running {
     let dir = tempfile::tempdir().unwrap();
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     for seq in 0..periods {
         let snapshot = snapshot(seq, &[("img", 2), ("web", 1)]);
         let plan = plan_with_reasons(&snapshot, 1);
-        board.publish(snapshot, plan, None, PeriodCost::default());
+        state.publish(snapshot, plan, None, PeriodCost::default());
     }
-    let server = Server::start(&dir.path().join("agent.sock"), board.clone()).unwrap();
+    let server = Server::start(&dir.path().join("agent.sock"), state.clone()).unwrap();
     Running {
         dir,
-        board,
+        state,
         server: Some(server),
     }
 }
@@ -155,10 +155,10 @@ fn the_socket_goes_with_the_server_and_a_dead_one_is_replaced() {
 
     drop(UnixListener::bind(&socket).unwrap());
     assert!(socket.exists());
-    running.server = Some(Server::start(&socket, running.board.clone()).unwrap());
+    running.server = Some(Server::start(&socket, running.state.clone()).unwrap());
     running.client().status().unwrap();
 
-    let error = Server::start(&socket, running.board.clone()).unwrap_err();
+    let error = Server::start(&socket, running.state.clone()).unwrap_err();
     assert!(
         error.to_string().contains("another agent listens"),
         "{error}"
@@ -171,12 +171,12 @@ fn what_is_no_socket_is_never_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("precious");
     fs::write(&file, "data").unwrap();
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
-    let error = Server::start(&file, board.clone()).unwrap_err();
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
+    let error = Server::start(&file, state.clone()).unwrap_err();
     assert!(error.to_string().contains("is no socket"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), b"data");
     // Nor can it be somewhere no folder can be.
-    assert!(Server::start(&file.join("agent.sock"), board).is_err());
+    assert!(Server::start(&file.join("agent.sock"), state).is_err());
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn clients_that_say_nothing_neither_delay_others_nor_the_loop() {
         .collect();
     let start = Instant::now();
     running.client().status().unwrap();
-    running.board.publish(
+    running.state.publish(
         snapshot(1, &[("img", 1)]),
         Default::default(),
         None,

@@ -1,10 +1,11 @@
 //! A scheduler that follows a script, and stock interfaces that only say what they are told.
 
 use super::{Loaded, Loader};
-use crate::edges::Stock;
-use quell_linux::act::{ApplyReport, RestoreReport};
+use crate::io::Stock;
+use quell_control::{Act, SchedulerCalls};
 use quell_linux::observe::TracePoints;
-use quell_model::{Plan, Snapshot, TenantName, TenantWeight, ThreadId, Tid};
+use quell_model::config::Backend;
+use quell_model::{ApplyReport, Plan, RestoreReport, Snapshot, TenantName, TenantWeight, ThreadId};
 use quell_sched::{Exit, Options, SchedError, ServerSetting, ServerStats, ThreadSetting};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,11 @@ pub(crate) fn log(log: &Log, text: String) {
 
 pub(crate) struct Recorder(pub(crate) Log);
 
-impl Stock for Recorder {
+impl Act for Recorder {
+    fn backend(&self) -> Backend {
+        Backend::Stock
+    }
+
     fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
         let threads: usize = plan.tenants.iter().map(|t| t.threads.len()).sum();
         let weights = plan.tenants.iter().filter(|t| t.weight.is_some()).count();
@@ -29,7 +34,9 @@ impl Stock for Recorder {
         );
         ApplyReport::default()
     }
+}
 
+impl Stock for Recorder {
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         BTreeMap::new()
     }
@@ -91,8 +98,9 @@ impl Loader for Script {
     }
 }
 
-impl Loaded for Scripted {
-    fn set(&mut self, tid: Tid, s: ThreadSetting) -> Result<(), SchedError> {
+impl SchedulerCalls for Scripted {
+    fn set_thread(&mut self, thread: ThreadId, s: ThreadSetting) -> Result<(), SchedError> {
+        let tid = thread.tid;
         if tid.0 == 999 {
             return Err(SchedError::NoThread(tid));
         }
@@ -128,7 +136,9 @@ impl Loaded for Scripted {
         log(&self.log, format!("server {number} on {cpu}: {terms:?}"));
         Ok(())
     }
+}
 
+impl Loaded for Scripted {
     fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
         let stats = |number| ServerStats {
             used_ns: 0,

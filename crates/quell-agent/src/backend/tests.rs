@@ -4,9 +4,8 @@
 use super::scripted::*;
 use super::*;
 use crate::testing::{plan_with_reasons, snapshot};
-use quell_linux::act::Writes;
 use quell_model::config::{Criticality, Server};
-use quell_model::{CgroupPath, CpuId, ServerPlan, ServerTerms, Weight};
+use quell_model::{CgroupPath, CpuId, ServerPlan, ServerTerms, Tid, Weight, Writes};
 use quell_policy::{Policy, share::Shares};
 use std::cell::RefCell;
 use std::path::Path;

@@ -6,6 +6,7 @@ use crate::backend::Backends;
 use crate::backend::scripted::{Log, Recorder, Script as Scheduler};
 use crate::clock::Clock;
 use crate::testing::{facts, snapshot};
+use quell_control::Observe;
 use quell_model::config::AgentTenant;
 use quell_model::{Promise, Source, Tid};
 use std::cell::RefCell;
@@ -30,13 +31,7 @@ struct Host {
 }
 
 impl Observe for Host {
-    fn source(&self) -> Source {
-        Source::Bpf
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        None
-    }
+    type Error = ObserveError;
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         self.period += 1;
@@ -49,6 +44,16 @@ impl Observe for Host {
         }
         seen.tenants.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(seen)
+    }
+}
+
+impl HostObserver for Host {
+    fn source(&self) -> Source {
+        Source::Bpf
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        None
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
@@ -70,8 +75,8 @@ impl Assemble for Assembler {
     fn make(
         &mut self,
         config: AgentFile,
-        observer: &dyn Observe,
-        actuator: Option<&mut dyn Act>,
+        observer: &dyn HostObserver,
+        actuator: Option<&mut dyn HostActuator>,
         given: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         let choice = actuator.map(|it| it.choose(&config, observer.trace_points()));
@@ -113,7 +118,7 @@ impl Clock for Turns {
 
 struct Rig {
     controller: Controller,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     log: Log,
     failures: Rc<RefCell<u32>>,
     file: File,
@@ -132,7 +137,7 @@ impl Rig {
             missed: Default::default(),
             failures: failures.clone(),
         };
-        let mut backends: Box<dyn Act> =
+        let mut backends: Box<dyn HostActuator> =
             Box::new(Backends::new(Box::new(Recorder(log.clone())), scheduler));
         let mut assembler = Assembler(file.clone());
         let config = crate::parse("q.toml".as_ref(), &file.borrow()).unwrap();
@@ -144,17 +149,17 @@ impl Rig {
         let parts = assembler
             .make(config, &host, Some(backends.as_mut()), &[])
             .unwrap();
-        let board = Arc::new(Board::new("q.toml".into(), facts()));
+        let state = Arc::new(SharedState::new("q.toml".into(), facts()));
         let controller = Controller::new(
             parts,
             Box::new(host),
             Some(backends),
             Box::new(assembler),
-            board.clone(),
+            state.clone(),
         );
         let mut rig = Rig {
             controller,
-            board,
+            state,
             log,
             failures,
             file,
@@ -179,7 +184,7 @@ impl Rig {
 
     /// Every tenant's promise.
     fn promises(&self) -> Vec<(String, Option<Promise>)> {
-        let plan = self.board.plan().unwrap();
+        let plan = self.state.plan().unwrap();
         let tenants = plan.tenants.iter();
         tenants
             .map(|it| (it.name.to_string(), it.promise.clone()))
@@ -195,7 +200,7 @@ fn a_reload_keeps_every_promise_whose_terms_are_the_same() {
     // The scheduler is told nothing, and where promised threads are bound nothing is put back.
     assert_eq!(told, ["stock: hand over, bound 1 2"]);
     assert_eq!(rig.promises(), before);
-    assert_eq!(rig.board.status(10).reloads, 1);
+    assert_eq!(rig.state.status(10).reloads, 1);
     // Nor where others come before it in the file, and what the policy sees of them is read anew.
     let told = rig.reload(&[HEAD, B, A, "[asymmetry]\nslices = false\n"], 3);
     assert_eq!(told, ["stock: hand over, bound 1 2"]);
@@ -237,7 +242,7 @@ fn where_another_scheduler_is_needed_promises_stay_in_place_and_it_is_said() {
     let server = |line: &&String| line.starts_with("server ");
     assert_eq!(told.iter().filter(server).count(), 3, "{told:?}");
     assert_eq!(rig.promises(), before);
-    let notes = rig.board.status(10).notes;
+    let notes = rig.state.status(10).notes;
     let said = |it: &&String| it.contains("promises were not kept meanwhile");
     assert_eq!(notes.iter().filter(said).count(), 1, "{notes:?}");
 }
@@ -251,7 +256,7 @@ fn where_the_scheduler_that_it_needs_does_not_load_the_old_ones_promises_go_on()
     let told = rig.reload(&[&more, A, "[asymmetry]\ncausal = false\n"], 1);
     assert_eq!(told[1..4], ["unload", "load fails", "load, causal true"]);
     assert_eq!(rig.promises(), before);
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert!(status.reload_error.unwrap().contains("other"));
     assert_eq!(status.tenants.len(), 2);
 }
@@ -265,7 +270,7 @@ fn other_terms_are_the_same_servers_or_no_reload() {
     let told = rig.reload(&[HEAD, A, &much, C], 3);
     assert_eq!(told, Vec::<String>::new());
     assert_eq!(rig.promises(), before);
-    let error = rig.board.status(10).reload_error.unwrap();
+    let error = rig.state.status(10).reload_error.unwrap();
     assert!(error.contains("q.toml: `tenant[1].budget_ms`: "), "{error}");
     assert!(error.contains("has no room on CPU 0"), "{error}");
     // Less, and `a`'s virtual deadline is what it was until the room is free.
@@ -274,13 +279,13 @@ fn other_terms_are_the_same_servers_or_no_reload() {
     let of_servers: Vec<&String> = told.iter().filter(server).collect();
     assert_eq!(of_servers, ["server 2 on 0: Some((40, 100, 100))"]);
     assert_eq!(rig.promises(), before);
-    assert_eq!(rig.board.status(10).reload_error, None);
+    assert_eq!(rig.state.status(10).reload_error, None);
     // What decides what fits stays as well.
     let told = rig.reload(&[HEAD, A, B, "[criticality]\nreserve_percent = 20\n"], 1);
     assert!(
         told.iter().all(|line| !line.starts_with("stock: hand")),
         "{told:?}"
     );
-    let error = rig.board.status(10).reload_error.unwrap();
+    let error = rig.state.status(10).reload_error.unwrap();
     assert!(error.contains("criticality.reserve_percent"), "{error}");
 }

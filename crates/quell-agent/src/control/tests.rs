@@ -1,12 +1,12 @@
 //! The loop on recorded snapshots: what it does when all goes well, and when it does not.
 
 use super::*;
-use crate::edges::Choice;
+use crate::io::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
-use quell_linux::act::{Note, Subject, Writes};
+use quell_control::{Act, Observe};
 use quell_linux::observe::TracePoints;
 use quell_model::config::{AgentFile, Backend};
-use quell_model::{GivenServer, Source, TenantName, ThreadId};
+use quell_model::{GivenServer, Note, Source, Subject, TenantName, ThreadId, Writes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Mutex;
@@ -36,13 +36,7 @@ fn periods(count: usize) -> Vec<Wake> {
 struct Recording(VecDeque<Option<Snapshot>>);
 
 impl Observe for Recording {
-    fn source(&self) -> Source {
-        Source::Bpf
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        None
-    }
+    type Error = ObserveError;
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         self.0
@@ -52,6 +46,16 @@ impl Observe for Recording {
                 path: "/proc/stat".into(),
                 message: "is cut short".into(),
             })
+    }
+}
+
+impl HostObserver for Recording {
+    fn source(&self) -> Source {
+        Source::Bpf
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        None
     }
 
     fn follow(&mut self, _: &AgentFile) -> Result<(), ObserveError> {
@@ -93,10 +97,6 @@ struct Actor {
 }
 
 impl Act for Actor {
-    fn choose(&mut self, _: &AgentFile, _: Option<TracePoints>) -> Choice {
-        panic!("the rig's reload does not ask")
-    }
-
     fn backend(&self) -> Backend {
         Backend::Stock
     }
@@ -120,6 +120,12 @@ impl Act for Actor {
             notes: vec![note],
             ..ApplyReport::default()
         }
+    }
+}
+
+impl HostActuator for Actor {
+    fn choose(&mut self, _: &AgentFile, _: Option<TracePoints>) -> Choice {
+        panic!("the rig's reload does not ask")
     }
 
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
@@ -149,7 +155,7 @@ impl Act for Actor {
 
 struct Rig {
     controller: Controller,
-    board: Arc<Board>,
+    state: Arc<SharedState>,
     told: Told,
 }
 
@@ -168,8 +174,8 @@ impl Assemble for Text {
     fn make(
         &mut self,
         config: AgentFile,
-        _: &dyn Observe,
-        _: Option<&mut dyn Act>,
+        _: &dyn HostObserver,
+        _: Option<&mut dyn HostActuator>,
         _: &[GivenServer],
     ) -> Result<Assembly, AgentError> {
         self.told.lock().unwrap().push("make".into());
@@ -193,22 +199,26 @@ fn parts(policy: Option<Box<dyn Policy>>) -> Assembly {
     }
 }
 
-fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reloaded: &'static str) -> Rig {
+fn rig(
+    observer: Box<dyn HostObserver>,
+    policy: Option<Box<dyn Policy>>,
+    reloaded: &'static str,
+) -> Rig {
     let told = Told::default();
     let actor = Actor {
         told: told.clone(),
         complete: true,
     };
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let files = Box::new(Text {
         text: reloaded,
         told: told.clone(),
     });
-    let actor = Some(Box::new(actor) as Box<dyn Act>);
-    let controller = Controller::new(parts(policy), observer, actor, files, board.clone());
+    let actor = Some(Box::new(actor) as Box<dyn HostActuator>);
+    let controller = Controller::new(parts(policy), observer, actor, files, state.clone());
     Rig {
         controller,
-        board,
+        state,
         told,
     }
 }
@@ -241,10 +251,10 @@ fn each_period_is_applied_and_published_and_stopping_puts_all_back() {
     let report = play(&mut rig, periods(2)).unwrap().unwrap();
     assert_eq!(report.restored, 3);
     assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!((status.periods, status.changes, status.overruns), (2, 4, 0));
     assert_eq!(status.notes, ["journal: noted", "journal: noted"]);
-    assert_eq!(rig.board.decisions(0, 100).decisions.len(), 6);
+    assert_eq!(rig.state.decisions(0, 100).decisions.len(), 6);
     // Dropping the controller must not restore a second time.
     let told = rig.told.clone();
     drop(rig);
@@ -256,7 +266,7 @@ fn missed_deadlines_are_counted_and_not_made_up_for() {
     let mut rig = rig(recording(0..2), None, NEVER);
     let wakes = vec![Wake::Period { missed: 0 }, Wake::Period { missed: 7 }];
     play(&mut rig, wakes).unwrap();
-    let counts = rig.board.counts();
+    let counts = rig.state.counts();
     assert_eq!((counts.periods, counts.overruns), (2, 7));
 }
 
@@ -264,21 +274,21 @@ fn missed_deadlines_are_counted_and_not_made_up_for() {
 fn without_a_policy_nothing_is_planned() {
     let mut rig = rig(recording(0..1), None, NEVER);
     play(&mut rig, periods(1)).unwrap();
-    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+    assert_eq!(rig.state.snapshot().unwrap().plan.tenants, []);
 }
 
 #[test]
 fn a_dry_run_decides_and_changes_nothing() {
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let parts = parts(Some(Box::new(PanicsAt(9))));
-    let mut controller = Controller::new(parts, recording(0..1), None, never(), board.clone());
+    let mut controller = Controller::new(parts, recording(0..1), None, never(), state.clone());
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
     };
     assert_eq!(controller.run(&mut clock).unwrap(), None);
-    assert_eq!(board.decisions(0, 100).decisions.len(), 3);
-    assert_eq!(board.counts().changes, 0);
+    assert_eq!(state.decisions(0, 100).decisions.len(), 3);
+    assert_eq!(state.counts().changes, 0);
 }
 
 #[test]
@@ -308,7 +318,7 @@ fn failed_observations_are_tolerated_and_counted() {
     observer.0.extend(vec![None; MAX_FAILURES as usize - 1]);
     let mut rig = rig(observer, None, NEVER);
     play(&mut rig, periods(2 * MAX_FAILURES as usize - 1)).unwrap();
-    let counts = rig.board.counts();
+    let counts = rig.state.counts();
     assert_eq!(
         (counts.periods, counts.observe_errors),
         (1, 2 * u64::from(MAX_FAILURES) - 2)
@@ -345,9 +355,9 @@ fn what_could_not_be_put_back_is_an_error_with_the_remedy() {
         told: told.clone(),
         complete: false,
     });
-    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
     let observer = recording(0..1);
-    let mut controller = Controller::new(parts(None), observer, Some(actor), never(), board);
+    let mut controller = Controller::new(parts(None), observer, Some(actor), never(), state);
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
@@ -375,13 +385,13 @@ fn a_reload_replaces_the_parts_and_the_period() {
     };
     rig.controller.run(&mut clock).unwrap();
     assert_eq!(clock.periods_set, [80, 200].map(Duration::from_millis));
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!(
         (status.reloads, status.period_ms, status.reload_error),
         (1, 200, None)
     );
     // The new configuration has no policy, so its plan is empty and settings are given back.
-    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+    assert_eq!(rig.state.snapshot().unwrap().plan.tenants, []);
 }
 
 #[test]
@@ -400,7 +410,7 @@ fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
     let mut rig = rig(recording(0..2), policy, "agnet = 1");
     play(&mut rig, with_a_reload()).unwrap();
     assert_eq!(told(&rig), ["apply 0", "read", "apply 1", "restore"]);
-    let status = rig.board.status(10);
+    let status = rig.state.status(10);
     assert_eq!((status.reloads, status.periods), (0, 2));
     assert!(status.reload_error.unwrap().contains("agent"));
 }
@@ -412,7 +422,7 @@ fn what_a_tenant_lacks_is_said_as_long_as_it_does() {
         let observer = Box::new(Recording([with(0, 0), with(1, ghosts)].into()));
         let mut rig = rig(observer, None, NEVER);
         play(&mut rig, periods(2)).unwrap();
-        let status = rig.board.status(10);
+        let status = rig.state.status(10);
         let remarks: Vec<_> = status.tenants.iter().map(|it| &it.remarks).collect();
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -424,7 +434,7 @@ fn what_a_tenant_lacks_is_said_as_long_as_it_does() {
             "{:?}",
             status.notes
         );
-        let explained = rig.board.explain(&"a".into()).unwrap();
+        let explained = rig.state.explain(&"a".into()).unwrap();
         assert_eq!(&explained.remarks, remarks[0]);
     }
 }

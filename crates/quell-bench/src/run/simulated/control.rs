@@ -6,14 +6,19 @@
 
 use super::Owner;
 use crate::side::Side;
-use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
-use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
+use quell_control::{Act, Observe, SchedulerActuator, SchedulerCalls};
+use quell_model::config::{Backend, TenantKind};
+use quell_model::{
+    ApplyReport, CpuId, CpuSet, GroupPlan, Plan, Snapshot, TenantName, TenantWeight,
+};
 use quell_policy::Policy;
 use quell_policy::guard::Guarded;
 use quell_scenario::{Scenario, TenantInstance};
-use quell_sched::{PromisedServers, ThreadSetting};
+use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Something that acts beside the scheduler.
@@ -46,21 +51,28 @@ pub fn of(
     }
 }
 
-/// The agent's loop: the agent's policy, from a snapshot to a plan once a period.
+/// The agent's loop: once a period the step that the agent takes ([`quell_control::period`]), with the same
+/// policies and the same actuator of the scheduler.
 struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
-    servers: PromisedServers,
-    /// By tenant that is a VM: the VM and its number of vCPUs.
-    vms: BTreeMap<TenantName, (VmId, u32)>,
-    /// Where threads that are limited for now might run before.
-    limited: BTreeMap<ThreadId, CpuSet>,
+    /// `None`: the plans go to stock interfaces only.
+    scheduler: Option<SchedulerActuator>,
+    stock: Stock,
     period_ns: u64,
     /// When the period ends, in ns.
     next_ns: u64,
     /// CPUs that pools have given to tenants.
     held: Option<u32>,
-    /// How long a guest takes for each vCPU that it plugs, in ns.
+}
+
+/// The stock interfaces of the simulated machine: where threads may run, and what guests are told.
+struct Stock {
+    /// Which VM each such tenant is, and how many virtual CPUs it has.
+    vms: BTreeMap<TenantName, (VmId, u32)>,
+    /// Where threads might run that may not run everywhere there for now.
+    limited: BTreeMap<ThreadId, CpuSet>,
+    /// What a guest takes for each virtual CPU that it plugs.
     plug_ns: u64,
     /// The guests that were told a number of vCPUs, by tenant.
     plugs: BTreeMap<TenantName, Plugs>,
@@ -136,23 +148,27 @@ impl Agent {
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
             policy,
-            servers: PromisedServers::default(),
-            vms: (0..).zip(vms).map(vm).collect(),
-            limited: BTreeMap::new(),
+            // Simulated tenants are cgroups, so that none of them needs a group in the scheduler.
+            scheduler: (file.agent.backend != Backend::Stock)
+                .then(|| SchedulerActuator::new(false)),
+            stock: Stock {
+                vms: (0..).zip(vms).map(vm).collect(),
+                limited: BTreeMap::new(),
+                plug_ns: (scenario.host.as_ref())
+                    .and_then(|host| host.costs.plug_us)
+                    .map_or(0, |us| (us * 1e3) as u64),
+                plugs: BTreeMap::new(),
+            },
             period_ns,
             next_ns: period_ns,
             held: None,
-            plug_ns: (scenario.host.as_ref())
-                .and_then(|host| host.costs.plug_us)
-                .map_or(0, |us| (us * 1e3) as u64),
-            plugs: BTreeMap::new(),
         })
     }
 }
 
 impl Controller for Agent {
     fn next_ns(&self) -> u64 {
-        let plugs = self.plugs.values().map(|it| it.at_ns);
+        let plugs = self.stock.plugs.values().map(|it| it.at_ns);
         plugs.fold(self.next_ns, u64::min)
     }
 
@@ -161,13 +177,26 @@ impl Controller for Agent {
     }
 
     fn act(&mut self, simulation: &mut Simulation, _answers: &[Answer]) {
-        self.plug(simulation);
+        self.stock.plug(simulation);
         if self.next_ns > simulation.machine().now {
             return;
         }
         self.next_ns += self.period_ns;
-        let snapshot = self.monitor.snapshot(simulation);
-        let plan = self.policy.decide(&snapshot);
+        let machine = Machine(RefCell::new(simulation));
+        let mut observer = Observed {
+            monitor: &mut self.monitor,
+            machine: &machine,
+        };
+        let mut actuator = Actuator {
+            stock: StockOf {
+                stock: &mut self.stock,
+                machine: &machine,
+            },
+            scheduler: self.scheduler.as_mut(),
+        };
+        let policy = Some(self.policy.as_mut() as &mut dyn Policy);
+        let Ok(period) = quell_control::period(&mut observer, policy, Some(&mut actuator), &mut ());
+        let plan = period.plan;
         self.held = plan.pools.as_ref().map(|pools| {
             let groups = plan.tenants.iter().filter_map(|it| match &it.group {
                 Some(GroupPlan::Own { cpus, .. }) => Some(cpus.len()),
@@ -175,20 +204,118 @@ impl Controller for Agent {
             });
             (groups.sum::<usize>() + pools.emulators.len()) as u32
         });
-        let set = |setting| simulation.set_server(setting);
-        for (server, error) in self.servers.promise(&plan.servers, set) {
-            tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
+    }
+}
+
+/// The simulated machine, which is observed and acted on in the same period.
+struct Machine<'s>(RefCell<&'s mut Simulation>);
+
+struct Observed<'a, 's> {
+    monitor: &'a mut Monitor,
+    machine: &'a Machine<'s>,
+}
+
+impl Observe for Observed<'_, '_> {
+    type Error = Infallible;
+
+    fn sample(&mut self) -> Result<Snapshot, Infallible> {
+        Ok(self.monitor.snapshot(&self.machine.0.borrow()))
+    }
+}
+
+/// The simulated machine's scheduler.
+impl SchedulerCalls for &Machine<'_> {
+    fn set_thread(
+        &mut self,
+        thread: quell_model::ThreadId,
+        setting: ThreadSetting,
+    ) -> Result<(), SchedError> {
+        let Some(simulated) = quell_sim::thread_of(thread) else {
+            return Err(SchedError::NoThread(thread.tid));
+        };
+        self.0.borrow_mut().set_thread(simulated, setting);
+        Ok(())
+    }
+
+    fn set_tenant(&mut self, _: u32, _: Option<TenantWeight>) -> Result<(), SchedError> {
+        Err(SchedError::Refused {
+            reason: "simulated tenants are cgroups".into(),
+            log: String::new(),
+        })
+    }
+
+    fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        self.0.borrow_mut().set_server(setting)
+    }
+}
+
+/// Acts on the simulated machine as the agent's backends act on a host.
+struct Actuator<'a, 's> {
+    stock: StockOf<'a, 's>,
+    scheduler: Option<&'a mut SchedulerActuator>,
+}
+
+impl Act for Actuator<'_, '_> {
+    fn backend(&self) -> Backend {
+        match self.scheduler {
+            Some(_) => Backend::SchedExt,
+            None => Backend::Stock,
         }
+    }
+
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        match &mut self.scheduler {
+            None => self.stock.apply(snapshot, plan),
+            Some(scheduler) => {
+                let mut machine = self.stock.machine;
+                scheduler.apply(&mut self.stock, &mut machine, snapshot, plan)
+            }
+        }
+    }
+}
+
+/// The stock interfaces of a machine.
+struct StockOf<'a, 's> {
+    stock: &'a mut Stock,
+    machine: &'a Machine<'s>,
+}
+
+impl Act for StockOf<'_, '_> {
+    fn backend(&self) -> Backend {
+        Backend::Stock
+    }
+
+    /// The report is empty: nothing reads what a simulated period wrote.
+    fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
+        let simulation = &mut *self.machine.0.borrow_mut();
+        self.stock.place_all(plan, simulation);
+        self.stock.tell_guests(plan, simulation);
+        self.stock.plug(simulation);
+        ApplyReport::default()
+    }
+}
+
+impl Stock {
+    /// Threads of the plan that have CPUs of their own there may run on those only, and all others where they
+    /// might before.
+    fn place_all(&mut self, plan: &Plan, simulation: &mut Simulation) {
+        let mut placed = BTreeSet::new();
         for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
-            let Some(simulated) = quell_sim::thread_of(thread.id) else {
-                continue;
-            };
-            self.place(simulated, thread.cpus.as_ref(), simulation);
-            // Simulated tenants are cgroups, so a thread's weight is not also its tenant's.
-            simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
+            let simulated = quell_sim::thread_of(thread.id);
+            if let (Some(simulated), Some(cpus)) = (simulated, &thread.cpus) {
+                self.place(simulated, Some(cpus), simulation);
+                placed.insert(simulated);
+            }
         }
-        let set = |setting| simulation.set_server(setting);
-        self.servers.end_others(&plan.servers, set);
+        let limited = self.limited.keys().filter(|it| !placed.contains(it));
+        let others: Vec<ThreadId> = limited.copied().collect();
+        for thread in others {
+            self.place(thread, None, simulation);
+        }
+    }
+
+    /// Guests are told how many virtual CPUs to have online.
+    fn tell_guests(&mut self, plan: &Plan, simulation: &Simulation) {
         for tenant in &plan.tenants {
             let online = tenant.group.as_ref().and_then(|it| it.online());
             let (Some(&(vm, vcpus)), Some(online)) = (self.vms.get(&tenant.name), online) else {
@@ -202,12 +329,9 @@ impl Controller for Agent {
             debug_assert_eq!(plugs.online as usize, simulation.online(vm));
             plugs.tell(online, simulation.machine().now, self.plug_ns);
         }
-        self.plug(simulation);
     }
-}
 
-impl Agent {
-    /// Guests plug the vCPUs whose time has come.
+    /// Guests plug what is due.
     fn plug(&mut self, simulation: &mut Simulation) {
         let now = simulation.machine().now;
         for (name, plugs) in &mut self.plugs {

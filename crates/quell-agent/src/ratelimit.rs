@@ -7,12 +7,12 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// Whether something may be said again.
 #[derive(Debug, Default)]
-pub struct Rarely {
+pub struct RateLimit {
     last: Option<Instant>,
-    untold: u64,
+    suppressed: u64,
 }
 
-impl Rarely {
+impl RateLimit {
     /// If it may be said now: how often it was not said since the last time.
     pub fn now(&mut self) -> Option<u64> {
         self.at(Instant::now())
@@ -23,11 +23,11 @@ impl Rarely {
             .last
             .is_some_and(|last| now.duration_since(last) < EVERY)
         {
-            self.untold += 1;
+            self.suppressed += 1;
             return None;
         }
         self.last = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -37,12 +37,12 @@ mod tests {
 
     #[test]
     fn the_first_is_said_and_later_how_many_were_not() {
-        let mut rarely = Rarely::default();
+        let mut limit = RateLimit::default();
         let start = Instant::now();
-        assert_eq!(rarely.at(start), Some(0));
-        assert_eq!(rarely.at(start + EVERY / 3), None);
-        assert_eq!(rarely.at(start + EVERY / 2), None);
-        assert_eq!(rarely.at(start + EVERY), Some(2));
-        assert_eq!(rarely.at(start + EVERY * 2), Some(0));
+        assert_eq!(limit.at(start), Some(0));
+        assert_eq!(limit.at(start + EVERY / 3), None);
+        assert_eq!(limit.at(start + EVERY / 2), None);
+        assert_eq!(limit.at(start + EVERY), Some(2));
+        assert_eq!(limit.at(start + EVERY * 2), Some(0));
     }
 }

@@ -1,23 +1,19 @@
-//! The loop's two edges, observe and act, as it sees them: a live host, or a recording in tests.
+//! The agent's ends of observe and act: a live host, or a recording in tests.
 
-use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
+use quell_control::{Act, Observe};
+use quell_linux::act::Actuator;
 use quell_linux::guest::Guests;
 use quell_linux::observe::{ObserveError, Observer, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_model::{Plan, Snapshot, Source, TenantName, ThreadId};
+use quell_model::{ApplyReport, Plan, RestoreReport, Snapshot, Source, TenantName, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where snapshots come from.
-pub trait Observe {
+/// Where a host's snapshots come from.
+pub trait HostObserver: Observe<Error = ObserveError> {
     /// Where its figures come from.
     fn source(&self) -> Source;
     /// Why they do not come from BPF, when they do not.
     fn fallback_reason(&self) -> Option<&str>;
-    /// The period since the previous call.
-    ///
-    /// # Errors
-    /// When the host could not be read; the next call may succeed.
-    fn sample(&mut self) -> Result<Snapshot, ObserveError>;
     /// Takes back a snapshot that nobody needs any more, for its memory.
     fn recycle(&mut self, _snapshot: Snapshot) {}
     /// The trace points that a scheduler can stand in for, where there are any.
@@ -41,9 +37,7 @@ pub struct Choice {
 }
 
 /// Acts through the kernel's stock interfaces.
-pub trait Stock {
-    /// Makes the plan hold.
-    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+pub trait Stock: Act {
     /// The tenants of whose plan something does not hold, and what and why.
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
     /// Puts everything back, except that these threads stay where they are bound to.
@@ -52,14 +46,10 @@ pub trait Stock {
     fn restore(&mut self) -> RestoreReport;
 }
 
-/// Where plans go.
-pub trait Act {
+/// Where a host's plans go.
+pub trait HostActuator: Act {
     /// Prepares for the plans of a configuration. A scheduler stands in for the observer's trace points.
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice;
-    /// How it acts at the moment.
-    fn backend(&self) -> Backend;
-    /// Makes the plan hold.
-    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
     /// The tenants of whose plan something does not hold, and what and why.
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
     /// How many promises of CPU time were broken since the start, by tenant.
@@ -71,41 +61,15 @@ pub trait Act {
     fn restore(&mut self) -> RestoreReport;
 }
 
-impl Observe for Observer {
-    fn source(&self) -> Source {
-        Observer::source(self)
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        Observer::fallback_reason(self)
-    }
-
-    fn sample(&mut self) -> Result<Snapshot, ObserveError> {
-        Observer::sample(self)
-    }
-
-    fn recycle(&mut self, snapshot: Snapshot) {
-        Observer::recycle(self, snapshot);
-    }
-
-    fn trace_points(&self) -> Option<TracePoints> {
-        Observer::trace_points(self)
-    }
-
-    fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
-        Observer::follow(self, &config.tenants)
-    }
-}
-
-/// A host of which guests are asked as well, where the configuration wants it.
+/// The host's observer. Guests are asked as well, where the configuration wants it.
 pub(crate) struct Asking {
-    observer: Box<dyn Observe>,
+    observer: Observer,
     guests: Guests,
     asks: bool,
 }
 
 impl Asking {
-    pub(crate) fn new(observer: Box<dyn Observe>, guests: Guests, config: &AgentFile) -> Asking {
+    pub(crate) fn new(observer: Observer, guests: Guests, config: &AgentFile) -> Asking {
         Asking {
             observer,
             guests,
@@ -115,13 +79,7 @@ impl Asking {
 }
 
 impl Observe for Asking {
-    fn source(&self) -> Source {
-        self.observer.source()
-    }
-
-    fn fallback_reason(&self) -> Option<&str> {
-        self.observer.fallback_reason()
-    }
+    type Error = ObserveError;
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let mut snapshot = self.observer.sample()?;
@@ -129,6 +87,16 @@ impl Observe for Asking {
             self.guests.see(&mut snapshot);
         }
         Ok(snapshot)
+    }
+}
+
+impl HostObserver for Asking {
+    fn source(&self) -> Source {
+        self.observer.source()
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        self.observer.fallback_reason()
     }
 
     fn recycle(&mut self, snapshot: Snapshot) {
@@ -140,26 +108,35 @@ impl Observe for Asking {
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
-        self.observer.follow(config)?;
+        self.observer.follow(&config.tenants)?;
         self.asks = config.agent.has(Mechanism::Pools);
         Ok(())
     }
 }
 
-impl Stock for Actuator {
-    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
-        Actuator::apply(self, snapshot, plan)
+/// The host's stock interfaces.
+pub(crate) struct StockInterfaces(pub(crate) Actuator);
+
+impl Act for StockInterfaces {
+    fn backend(&self) -> Backend {
+        Backend::Stock
     }
 
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        self.0.apply(snapshot, plan)
+    }
+}
+
+impl Stock for StockInterfaces {
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
-        Actuator::unmet(self)
+        self.0.unmet()
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
-        Actuator::hand_over(self, bound)
+        self.0.hand_over(bound)
     }
 
     fn restore(&mut self) -> RestoreReport {
-        Actuator::restore(self)
+        self.0.restore()
     }
 }

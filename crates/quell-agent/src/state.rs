@@ -8,17 +8,18 @@
 //! Bounds: the last [`KEPT`] decisions, and the last [`KEPT_PER_TENANT`] of each tenant so that a
 //! busy tenant does not push out a quiet one's.
 
-use crate::deserved::Accounts;
+use crate::fair_share::Accounts;
 use crate::remarks;
-use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
+use crate::window::{Sums, TenantSums, Totals};
 use crate::wire::{
     Admission, CpuAdmission, Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing,
     PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain,
 };
-use quell_linux::act::ApplyReport;
 use quell_model::config::{Backend, CriticalitySettings, Mechanism};
-use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use quell_model::{
+    ApplyReport, Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample,
+};
 use quell_policy::admission::Placed;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ pub struct Counts {
 
 /// The shared state.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedState {
     config: PathBuf,
     started: Instant,
     inner: Mutex<Inner>,
@@ -100,9 +101,9 @@ struct Inner {
     notes: VecDeque<String>,
 }
 
-impl Board {
-    /// A board on which no period has been published.
-    pub fn new(config: PathBuf, facts: Facts) -> Board {
+impl SharedState {
+    /// A state in which no period has been published.
+    pub fn new(config: PathBuf, facts: Facts) -> SharedState {
         let inner = Inner {
             facts: Arc::new(facts),
             counts: Counts::default(),
@@ -120,7 +121,7 @@ impl Board {
             next_decision: 0,
             notes: VecDeque::new(),
         };
-        Board {
+        SharedState {
             config,
             started: Instant::now(),
             inner: Mutex::new(inner),
@@ -554,78 +555,78 @@ mod tests {
     use quell_model::config::{Criticality, TenantSpec};
     use quell_model::{GivenServer, Promise};
 
-    fn board() -> Board {
-        Board::new("quell.toml".into(), facts())
+    fn state() -> SharedState {
+        SharedState::new("quell.toml".into(), facts())
     }
 
-    fn publish(board: &Board, seq: u64, tenants: &[(&str, u32)], reasons: usize) {
+    fn publish(state: &SharedState, seq: u64, tenants: &[(&str, u32)], reasons: usize) {
         let snapshot = snapshot(seq, tenants);
         let plan = plan_with_reasons(&snapshot, reasons);
-        board.publish(snapshot, plan, None, PeriodCost::default());
+        state.publish(snapshot, plan, None, PeriodCost::default());
     }
 
     #[test]
     fn decisions_are_numbered_and_paged_and_what_is_lost_is_said() {
-        let board = board();
+        let state = state();
         let periods = KEPT as u64 / 10 + 5;
         for seq in 0..periods {
-            publish(&board, seq, &[("a", 10)], 1);
+            publish(&state, seq, &[("a", 10)], 1);
         }
-        let page = board.decisions(0, 100);
+        let page = state.decisions(0, 100);
         assert_eq!((page.lost, page.decisions.len(), page.next), (50, 100, 150));
         assert_eq!(page.decisions[0].number, 50);
-        let rest = board.decisions(page.next, usize::MAX);
+        let rest = state.decisions(page.next, usize::MAX);
         assert_eq!((rest.lost, rest.next), (0, periods * 10));
         assert_eq!(
-            board.decisions(rest.next, 10),
+            state.decisions(rest.next, 10),
             Decisions {
                 next: rest.next,
                 ..Default::default()
             }
         );
-        assert_eq!(board.decisions(u64::MAX, 10).decisions.len(), 0);
+        assert_eq!(state.decisions(u64::MAX, 10).decisions.len(), 0);
     }
 
     #[test]
     fn a_busy_tenant_does_not_push_out_a_quiet_ones_decisions() {
-        let board = board();
-        publish(&board, 0, &[("busy", 1), ("quiet", 1)], 1);
+        let state = state();
+        publish(&state, 0, &[("busy", 1), ("quiet", 1)], 1);
         for seq in 1..=KEPT as u64 {
             let now = snapshot(seq, &[("busy", 1), ("quiet", 1)]);
             let mut plan = plan_with_reasons(&now, 1);
             plan.tenants[1].threads[0].reasons.clear();
-            board.publish(now, plan, None, PeriodCost::default());
+            state.publish(now, plan, None, PeriodCost::default());
         }
-        assert_eq!(board.explain(&"quiet".into()).unwrap().decisions.len(), 1);
+        assert_eq!(state.explain(&"quiet".into()).unwrap().decisions.len(), 1);
         assert_eq!(
-            board.explain(&"busy".into()).unwrap().decisions.len(),
+            state.explain(&"busy".into()).unwrap().decisions.len(),
             KEPT_PER_TENANT
         );
     }
 
     #[test]
     fn explain_of_an_unknown_tenant_names_those_there_are() {
-        let board = board();
-        assert_eq!(board.explain(&"a".into()).unwrap_err(), []);
-        publish(&board, 0, &[("a", 1), ("b", 0)], 0);
+        let state = state();
+        assert_eq!(state.explain(&"a".into()).unwrap_err(), []);
+        publish(&state, 0, &[("a", 1), ("b", 0)], 0);
         assert_eq!(
-            board.explain(&"x".into()).unwrap_err(),
+            state.explain(&"x".into()).unwrap_err(),
             ["a".into(), "b".into()]
         );
-        assert_eq!(board.explain(&"b".into()).unwrap().threads, []);
+        assert_eq!(state.explain(&"b".into()).unwrap().threads, []);
     }
 
     #[test]
     fn what_is_promised_is_told_by_cpu() {
-        let board = board();
-        publish(&board, 0, &[("a", 1)], 0);
-        assert!(board.admission().is_none(), "nothing is promised");
+        let state = state();
+        publish(&state, 0, &[("a", 1)], 0);
+        assert!(state.admission().is_none(), "nothing is promised");
         let facts = Facts {
             criticality: Some(CriticalitySettings::default()),
             ..facts()
         };
-        let board = Board::new("quell.toml".into(), facts);
-        assert!(board.admission().is_none(), "nothing was seen yet");
+        let state = SharedState::new("quell.toml".into(), facts);
+        assert!(state.admission().is_none(), "nothing was seen yet");
         let mut now = snapshot(0, &[("a", 1), ("b", 1)]);
         let spec = |name: &str| TenantSpec {
             criticality: Some(Criticality::Low),
@@ -661,40 +662,40 @@ mod tests {
         });
         let why = "full".to_string();
         plan.tenants[1].promise = Some(Promise::Refused { why });
-        board.publish(now, plan, None, PeriodCost::default());
-        let admission = board.admission().unwrap();
+        state.publish(now, plan, None, PeriodCost::default());
+        let admission = state.admission().unwrap();
         assert_eq!(admission.cpus.len(), cpus.len());
         let on = &admission.cpus.last().unwrap().servers;
         assert_eq!((on[0].tenant.as_str(), on[0].vcpu), ("a", 0));
         assert_eq!(on[0].server.budget_ns, 10_000_000);
         assert_eq!(admission.tenants.len(), 2);
-        board.broke(&BTreeMap::from([("a".into(), 3)]));
-        let tenants = board.status(10).tenants;
+        state.broke(&BTreeMap::from([("a".into(), 3)]));
+        let tenants = state.status(10).tenants;
         assert!(tenants[1].promise.is_some());
         assert_eq!(
             (tenants[0].broken_promises, tenants[1].broken_promises),
             (3, 0)
         );
-        assert!(board.explain(&"b".into()).unwrap().promise.is_some());
+        assert!(state.explain(&"b".into()).unwrap().promise.is_some());
     }
 
     #[test]
     fn tenants_that_a_reload_removed_are_forgotten() {
-        let board = board();
-        publish(&board, 0, &[("a", 1), ("b", 1)], 1);
-        publish(&board, 1, &[("b", 1)], 0);
-        assert!(board.explain(&"a".into()).is_err());
-        assert_eq!(board.lock().by_tenant.len(), 1);
+        let state = state();
+        publish(&state, 0, &[("a", 1), ("b", 1)], 1);
+        publish(&state, 1, &[("b", 1)], 0);
+        assert!(state.explain(&"a".into()).is_err());
+        assert_eq!(state.lock().by_tenant.len(), 1);
     }
 
     #[test]
     fn status_and_matrix_show_what_was_published() {
-        let board = board();
+        let state = state();
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(5, &[("b", 7)]));
         let plan = plan_with_reasons(&now, 0);
-        board.publish(now, plan, None, PeriodCost::default());
-        let status = board.status(10);
+        state.publish(now, plan, None, PeriodCost::default());
+        let status = state.status(10);
         assert_eq!(status.periods, 1);
         let names: Vec<_> = status.tenants.iter().map(|t| t.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
@@ -708,7 +709,7 @@ mod tests {
             "{status:?}"
         );
         assert!(status.agent.rss_bytes > 0);
-        let matrix = board.matrix(10);
+        let matrix = state.matrix(10);
         assert_eq!(matrix.window, matrix.total);
         assert_eq!(matrix.total.rows[0].waits, Some(waits(5, &[("b", 7)])));
     }
