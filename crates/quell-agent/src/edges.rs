@@ -126,7 +126,7 @@ impl Observe for Asking {
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let mut snapshot = self.observer.sample()?;
         if self.asks {
-            self.guests.see(&mut snapshot);
+            self.guests.sample_into(&mut snapshot);
         }
         Ok(snapshot)
     }
@@ -156,7 +156,7 @@ impl Stock for Actuator {
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
-        Actuator::hand_over(self, bound)
+        Actuator::reset_for_reload(self, bound)
     }
 
     fn restore(&mut self) -> RestoreReport {

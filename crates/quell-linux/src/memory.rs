@@ -14,13 +14,13 @@ use std::ptr::{self, NonNull};
 
 /// Gives back the mapped pages of the program's code and constants. Pages that are used again come back by
 /// page faults.
-pub fn forget_start() {
+pub fn trim_startup_pages() {
     // SAFETY: the callback is as dl_iterate_phdr wants it, and uses nothing but what it is given.
-    unsafe { dl_iterate_phdr(Some(forget), ptr::null_mut()) };
+    unsafe { dl_iterate_phdr(Some(trim), ptr::null_mut()) };
 }
 
 /// Handles the first object, which is the program itself; the libraries are shared with other processes.
-unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+unsafe extern "C" fn trim(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
     // SAFETY: the call only reads a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let Ok(page) = usize::try_from(page) else {
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn what_was_forgotten_comes_again() {
         let before = of_files();
-        forget_start();
+        trim_startup_pages();
         let after = of_files();
         assert!(after < before, "{after} pages after {before}");
         // Uses code and constants that were not used before.

@@ -8,8 +8,8 @@ use super::journal::{Record, Value};
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
 use super::state::{self, ATTRS, Attr, Cgroup, HandsOff, Setting, Thread, hint};
 use super::thread::{self, SLICE_MAX_NS, SLICE_MIN_NS};
-use super::{Actuator, capabilities, parts};
-use crate::guest::Bound;
+use super::{Actuator, capabilities, libvirt_pins};
+use crate::guest::AffinityOwner;
 use quell_model::{
     CgroupPath, CpuSet, Nice, Plan, SchedClass, Snapshot, TenantName, TenantPlan, TenantSample,
     TenantWeight, ThreadId, ThreadPlan, ThreadSample,
@@ -21,14 +21,14 @@ use std::io;
 const SLICE_TOLERANCE_PARTS: u64 = 20;
 
 /// Periods between checks of what may have become possible and of what can be forgotten.
-const HOUSEKEEPING_PERIODS: u64 = 1024;
+const COMPACT_PERIODS: u64 = 1024;
 
 /// Periods for which a thread that is gone is remembered, for its late children.
 const GONE_PERIODS: u64 = 64;
 
 /// The notes given already, and the period in which each last held: no note is repeated.
 #[derive(Debug, Default)]
-pub(super) struct Said(BTreeMap<(TenantName, Option<ThreadId>, &'static str), u64>);
+pub(super) struct NotesGiven(BTreeMap<(TenantName, Option<ThreadId>, &'static str), u64>);
 
 /// The settings that one thread is about to get.
 #[derive(Debug, Default)]
@@ -50,10 +50,10 @@ struct Period {
     /// Settings inherited from a creator, to be journaled although they are not written.
     inherited: Vec<(ThreadId, Attr)>,
     /// The authority over the CPUs of the threads of the tenant that is being handled.
-    bound: Bound,
+    affinity_owner: AffinityOwner,
 }
 
-impl Said {
+impl NotesGiven {
     pub fn first(
         &mut self,
         tenant: &TenantName,
@@ -71,7 +71,7 @@ impl Actuator {
     pub fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         self.period += 1;
         let mut period = Period::default();
-        self.look_at_a_weight(&mut period.report);
+        self.check_one_weight(&mut period.report);
         let mut nth = 0;
         for tenant in &plan.tenants {
             let sample = snapshot
@@ -80,7 +80,7 @@ impl Actuator {
                 .ok()
                 .map(|index| &snapshot.tenants[index]);
             self.plan_weight(sample, tenant, &mut period);
-            period.bound = self.guests.bound(&tenant.name);
+            period.affinity_owner = self.guests.affinity_owner(&tenant.name);
             for thread in &tenant.threads {
                 self.plan_thread(sample, tenant, nth, thread, &mut period);
                 nth += 1;
@@ -105,13 +105,13 @@ impl Actuator {
             &mut period.report,
             &mut dropped,
         );
-        self.pin_parts(snapshot, plan, &mut period.report, &mut dropped);
+        self.pin_domains(snapshot, plan, &mut period.report, &mut dropped);
         self.tell_guests(plan, &mut period.report, &mut dropped);
         if !dropped.is_empty() {
             // To lose these costs nothing: undoing finds the originals in place.
             let _ = self.journal.append(&dropped, false);
         }
-        self.keep_house();
+        self.compact();
         period.report
     }
 
@@ -150,7 +150,10 @@ impl Actuator {
                 }
                 Err(error) => {
                     self.unreadable.insert(path.clone());
-                    if self.said.first(&tenant.name, None, "weight", self.period) {
+                    if self
+                        .notes_given
+                        .first(&tenant.name, None, "weight", self.period)
+                    {
                         let text = format!(
                             "its weight cannot be set: {}: {error} (is the CPU controller enabled \
                              for this cgroup?)",
@@ -194,7 +197,7 @@ impl Actuator {
         let wants = [
             plan.weight.is_some(),
             latency.is_some(),
-            plan.cpus.is_some() && !parts::has(period.bound, sample, plan.id),
+            plan.cpus.is_some() && !libvirt_pins::covers(period.affinity_owner, sample, plan.id),
         ];
         if self.state.planned_thread(nth, plan.id).is_none()
             && (wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period))
@@ -243,7 +246,9 @@ impl Actuator {
             let changes = match (attr, &setting.last) {
                 (Attr::Nice, &Value::Nice(last)) => {
                     let held = Nice::new(last).unwrap_or_default();
-                    let next = plan.weight.map_or(held, |w| thread.diffuser.next(w, held));
+                    let next = plan
+                        .weight
+                        .map_or(held, |w| thread.nice_dither.next(w, held));
                     change.nice = (next != held).then_some(next.get());
                     change.nice.is_some()
                 }
@@ -272,10 +277,12 @@ impl Actuator {
                     };
                     if want.is_empty() {
                         period.report.left_alone += 1;
-                        if self
-                            .said
-                            .first(&tenant.name, Some(plan.id), "layout", self.period)
-                        {
+                        if self.notes_given.first(
+                            &tenant.name,
+                            Some(plan.id),
+                            "layout",
+                            self.period,
+                        ) {
                             let text =
                                 format!("stays where it is: its owner allows only CPUs {original}");
                             let (tenant, subject) =
@@ -332,7 +339,7 @@ impl Actuator {
             Ok(_) => {
                 period.report.left_alone += 1;
                 if self
-                    .said
+                    .notes_given
                     .first(&tenant.name, Some(id), "class", self.period)
                 {
                     let text = "left to its owner: it is not an ordinary thread (SCHED_OTHER, SCHED_BATCH)";
@@ -371,7 +378,7 @@ impl Actuator {
             }
         }
         self.state.threads.insert(id, thread);
-        self.say_autogroup(tenant, id, period);
+        self.note_autogroup(tenant, id, period);
         true
     }
 
@@ -397,9 +404,9 @@ impl Actuator {
     }
 
     /// Notes once per tenant that autogroups limit the effect of nice values.
-    fn say_autogroup(&mut self, tenant: &TenantPlan, id: ThreadId, period: &mut Period) {
+    fn note_autogroup(&mut self, tenant: &TenantPlan, id: ThreadId, period: &mut Period) {
         if !self
-            .said
+            .notes_given
             .first(&tenant.name, None, "autogroup", self.period)
         {
             return;
@@ -664,7 +671,7 @@ impl Actuator {
             {
                 // More weight needs a privilege, a shorter slice does not.
                 refuse(
-                    &mut self.said,
+                    &mut self.notes_given,
                     self.period,
                     id,
                     thread,
@@ -682,7 +689,7 @@ impl Actuator {
                 let Some(to) = change.to(attr) else { continue };
                 if result.is_err() {
                     refuse(
-                        &mut self.said,
+                        &mut self.notes_given,
                         self.period,
                         id,
                         thread,
@@ -741,7 +748,7 @@ impl Actuator {
             }
             Err(_) => {
                 refuse(
-                    &mut self.said,
+                    &mut self.notes_given,
                     self.period,
                     id,
                     thread,
@@ -801,7 +808,7 @@ impl Actuator {
     }
 
     /// Checks, for one cgroup in each call in turn, whether the weight is as Quell left it.
-    fn look_at_a_weight(&mut self, report: &mut ApplyReport) {
+    fn check_one_weight(&mut self, report: &mut ApplyReport) {
         let count = self.state.cgroups.len() as u64;
         let Some(hierarchy) = self.host.cgroups.cpu.as_ref().filter(|_| count > 0) else {
             return;
@@ -868,7 +875,7 @@ impl Actuator {
     }
 
     /// Forgets, in memory and in the journal, what no longer matters.
-    fn keep_house(&mut self) {
+    fn compact(&mut self) {
         let now = self.period;
         if self.journal.wants_compaction() {
             self.forget_gone();
@@ -876,10 +883,10 @@ impl Actuator {
                 tracing::warn!(%error, "the journal could not be made shorter; it still is complete");
             }
         }
-        if now % HOUSEKEEPING_PERIODS == 0 {
-            self.said
+        if now % COMPACT_PERIODS == 0 {
+            self.notes_given
                 .0
-                .retain(|(_, id, _), said| id.is_none() || *said + HOUSEKEEPING_PERIODS > now);
+                .retain(|(_, id, _), said| id.is_none() || *said + COMPACT_PERIODS > now);
             self.unreadable.clear();
             for (id, thread) in &mut self.state.threads {
                 // Only threads that could not be given back are neither planned nor gone.
@@ -1042,7 +1049,7 @@ fn foreign(tenant: Option<&TenantName>, id: ThreadId, setting: &Setting, now: &V
 
 /// Leaves a setting alone that the kernel does not let Quell change. Noted once per tenant and kind.
 fn refuse(
-    said: &mut Said,
+    notes_given: &mut NotesGiven,
     period: u64,
     id: ThreadId,
     thread: &mut Thread,
@@ -1059,7 +1066,7 @@ fn refuse(
     setting.hands_off = Some(HandsOff::Refused);
     report.left_alone += 1;
     let name = setting.last.name();
-    if said.first(&tenant, None, name, period) {
+    if notes_given.first(&tenant, None, name, period) {
         let text = format!(
             "{name} cannot be set: {error}{}; nor is it tried again",
             hint(error)

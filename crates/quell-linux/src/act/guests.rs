@@ -3,17 +3,17 @@
 //!
 //! The virtual CPUs that were online are in the journal before the first change. A guest is told of a change
 //! and makes it in its own time; which CPUs are online then is what the guest reports. Undoing waits for
-//! guests, [`WITHIN`] at most for all of them together, the parts of domains included ([`super::parts`]): a
+//! guests, [`WITHIN`] at most for all of them together, the parts of domains included ([`super::libvirt_pins`]): a
 //! guest that does not answer keeps what it has, and its record stays.
 
 use super::Actuator;
 use super::journal::{Journal, Record};
-use super::parts;
+use super::libvirt_pins;
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
 use super::state::{Domain, Guest, State};
 use super::thread::is_there;
-use crate::guest::watch::{Question, Said};
-use crate::guest::{GuestError, Guests, Online, Way};
+use crate::guest::watch::{Answer, Question};
+use crate::guest::{GuestEndpoint, GuestError, Guests, Online};
 use quell_model::{CpuSet, Plan, TenantName, ThreadId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,14 +40,15 @@ impl Actuator {
             report.notes.push(note(Some(tenant), text));
         }
         for tenant in &plan.tenants {
-            if self.guests.several(&tenant.name) {
+            if self.guests.has_several_machines(&tenant.name) {
                 continue;
             }
             let online = tenant.group.as_ref().and_then(|it| it.online());
-            let (Some(online), Some((way, now))) = (online, self.guests.known(&tenant.name)) else {
+            let (Some(online), Some((endpoint, now))) = (online, self.guests.online(&tenant.name))
+            else {
                 continue;
             };
-            if let Some(guest) = self.state.guests.get_mut(&way.thread) {
+            if let Some(guest) = self.state.guests.get_mut(&endpoint.thread) {
                 guest.planned = self.period;
                 guest.tenant = Some(tenant.name.clone());
             }
@@ -55,21 +56,21 @@ impl Actuator {
                 report.unchanged += 1;
                 continue;
             }
-            if !self.state.guests.contains_key(&way.thread) {
+            if !self.state.guests.contains_key(&endpoint.thread) {
                 let guest = Guest {
-                    way: way.clone(),
+                    endpoint: endpoint.clone(),
                     original: now,
                     tenant: Some(tenant.name.clone()),
                     planned: self.period,
                 };
                 if let Err(error) = self.journal.append(&[guest.record()], true) {
-                    report.journal_error = Some(said_of(&self.journal, &error));
+                    report.journal_error = Some(journal_error(&self.journal, &error));
                     return;
                 }
-                self.state.guests.insert(way.thread, guest);
+                self.state.guests.insert(endpoint.thread, guest);
             }
             report.writes.guests +=
-                u64::from(self.guests.tell(&tenant.name, Online::First(online)));
+                u64::from(self.guests.set_online(&tenant.name, Online::First(online)));
         }
         let (period, guests) = (self.period, &self.guests);
         self.state.guests.retain(|thread, guest| {
@@ -79,8 +80,9 @@ impl Actuator {
             let known = guest
                 .tenant
                 .as_ref()
-                .and_then(|it| Some((it, guests.known(it)?)));
-            let Some((tenant, (_, now))) = known.filter(|(_, known)| known.0 == guest.way) else {
+                .and_then(|it| Some((it, guests.online(it)?)));
+            let Some((tenant, (_, now))) = known.filter(|(_, known)| known.0 == guest.endpoint)
+            else {
                 let there = is_there(*thread);
                 if !there {
                     report.gone += 1;
@@ -93,7 +95,7 @@ impl Actuator {
                 dropped.push(Record::DropGuest(*thread));
                 return false;
             }
-            guests.tell(tenant, Online::Exactly(guest.original.clone()));
+            guests.set_online(tenant, Online::Exactly(guest.original.clone()));
             true
         });
     }
@@ -107,30 +109,30 @@ pub(super) fn undo(
     bound: &BTreeSet<ThreadId>,
     report: &mut RestoreReport,
 ) {
-    let there = |way: &Way| is_there(way.thread);
+    let there = |endpoint: &GuestEndpoint| is_there(endpoint.thread);
     let before = state.guests.len() + state.domains.len();
-    state.guests.retain(|_, guest| there(&guest.way));
-    state.domains.retain(|_, domain| there(&domain.way));
+    state.guests.retain(|_, guest| there(&guest.endpoint));
+    state.domains.retain(|_, domain| there(&domain.endpoint));
     report.gone += (before - state.guests.len() - state.domains.len()) as u64;
     let online = state.guests.values().map(|it| {
         let online = Online::Exactly(it.original.clone());
-        (it.way.clone(), Question::SetOnline(online))
+        (it.endpoint.clone(), Question::SetOnline(online))
     });
-    let free = |it: &&Domain| !bound.contains(&it.way.thread);
+    let free = |it: &&Domain| !bound.contains(&it.endpoint.thread);
     let pins = state.domains.values().filter(free);
-    let pins = pins.map(parts::question);
-    let wanted: Vec<(Way, Question)> = online.chain(pins).collect();
-    let asked: Vec<(Way, bool)> = wanted
+    let pins = pins.map(libvirt_pins::undo_question);
+    let wanted: Vec<(GuestEndpoint, Question)> = online.chain(pins).collect();
+    let asked: Vec<(GuestEndpoint, bool)> = wanted
         .iter()
-        .map(|(way, question)| (way.clone(), matches!(question, Question::Pin { .. })))
+        .map(|(endpoint, question)| (endpoint.clone(), matches!(question, Question::Pin { .. })))
         .collect();
-    for ((way, pins), said) in asked.into_iter().zip(guests.put_back(wanted, WITHIN)) {
+    for ((endpoint, pins), said) in asked.into_iter().zip(guests.put_back(wanted, WITHIN)) {
         match said {
-            Ok(Said::Online(online)) => undone(state, &way, online, report),
-            Ok(Said::Pinned(pins)) => parts::undone(state, &way, pins, report),
-            Ok(Said::Stat(_) | Said::Pins(_)) => {}
-            Err(error) if pins => parts::undone(state, &way, Err(error), report),
-            Err(error) => undone(state, &way, Err(error), report),
+            Ok(Answer::Online(online)) => undone(state, &endpoint, online, report),
+            Ok(Answer::Pinned(pins)) => libvirt_pins::undone(state, &endpoint, pins, report),
+            Ok(Answer::Stat(_) | Answer::Pins(_)) => {}
+            Err(error) if pins => libvirt_pins::undone(state, &endpoint, Err(error), report),
+            Err(error) => undone(state, &endpoint, Err(error), report),
         }
     }
 }
@@ -138,18 +140,18 @@ pub(super) fn undo(
 /// Records the outcome of giving one guest its originals back.
 fn undone(
     state: &mut State,
-    way: &Way,
+    endpoint: &GuestEndpoint,
     online: Result<CpuSet, GuestError>,
     report: &mut RestoreReport,
 ) {
-    let Some(guest) = state.guests.get(&way.thread) else {
+    let Some(guest) = state.guests.get(&endpoint.thread) else {
         return;
     };
     let original = &guest.original;
     let text = match online {
         Ok(online) if online == *original => {
             report.restored += 1;
-            state.guests.remove(&way.thread);
+            state.guests.remove(&endpoint.thread);
             return;
         }
         Ok(online) => {
@@ -161,20 +163,20 @@ fn undone(
     };
     report.failed += 1;
     let tenant = guest.tenant.clone();
-    report.notes.push(note_of(tenant, way, text));
+    report.notes.push(note_of(tenant, endpoint, text));
 }
 
-pub(super) fn said_of(journal: &Journal, error: &std::io::Error) -> String {
+pub(super) fn journal_error(journal: &Journal, error: &std::io::Error) -> String {
     format!("{}: {error}", journal.path().display())
 }
 
 /// A note on a virtual machine, whose tenant is not known if it comes from the journal.
-pub(super) fn note_of(tenant: Option<TenantName>, way: &Way, text: String) -> Note {
+pub(super) fn note_of(tenant: Option<TenantName>, endpoint: &GuestEndpoint, text: String) -> Note {
     match tenant {
         Some(_) => note(tenant, text),
         None => Note {
             tenant,
-            subject: Subject::Thread(way.thread),
+            subject: Subject::Thread(endpoint.thread),
             text,
         },
     }

@@ -4,7 +4,7 @@
 //!
 //! | plan | kernel | finer points |
 //! |---|---|---|
-//! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
+//! | thread weight | nice value | nearest step by ratio, error carried on (`nice_dither`) |
 //! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own | Linux >= 6.12 |
 //! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
 //! | layout of a libvirt domain | pins of vCPUs, emulator and iothreads, live | within the earlier pins |
@@ -49,10 +49,10 @@
 mod apply;
 mod capabilities;
 mod cgroup;
-mod diffusion;
 mod guests;
 mod journal;
-mod parts;
+mod libvirt_pins;
+mod nice_dither;
 mod report;
 mod state;
 #[cfg(test)]
@@ -65,7 +65,7 @@ pub use report::{
 pub use thread::{SchedAttr, set_nice};
 
 use crate::guest::Guests;
-use apply::Said;
+use apply::NotesGiven;
 use journal::{Contents, Journal};
 use nix::fcntl::Flock;
 use quell_model::ThreadId;
@@ -142,7 +142,7 @@ pub struct Actuator {
     undone: Option<u64>,
     /// The period in which the kernel's own slice was last read; the slice follows CPU hotplug.
     probed: u64,
-    said: Said,
+    notes_given: NotesGiven,
     /// Cgroups whose weight cannot be read; tried again now and then.
     unreadable: BTreeSet<quell_model::CgroupPath>,
 }
@@ -201,7 +201,7 @@ impl Actuator {
             period: 0,
             undone: None,
             probed: 0,
-            said: Said::default(),
+            notes_given: NotesGiven::default(),
             unreadable: BTreeSet::new(),
         })
     }
@@ -219,13 +219,13 @@ impl Actuator {
     /// Puts all settings back and empties the journal. Settings that could not be put back stay in it.
     pub fn restore(&mut self) -> RestoreReport {
         self.undone = Some(self.period);
-        self.hand_over(&BTreeSet::new())
+        self.reset_for_reload(&BTreeSet::new())
     }
 
     /// Puts all settings back, except that the threads in `bound` stay bound to the CPUs that they are bound
     /// to: the next planner must see what the owners chose, and must not take from the threads the CPUs that
     /// they were promised there.
-    pub fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
+    pub fn reset_for_reload(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
         self.probe();
         let opened_ticks = self.journal.opened_ticks();
         let mut report = self.state.undo(&self.host, opened_ticks, bound);

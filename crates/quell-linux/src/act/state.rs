@@ -5,7 +5,7 @@ use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
 use super::report::{Note, RestoreReport, Subject};
 use super::thread::{self, Sched};
-use crate::guest::{Part, Pins, Way};
+use crate::guest::{GuestEndpoint, Part, Pins};
 use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ pub(super) struct Thread {
     /// The CPUs that the thread has and the CPUs that it was to have, where they differ: its cpuset is
     /// smaller, or CPUs went offline.
     pub narrowed: Option<(CpuSet, CpuSet)>,
-    pub diffuser: super::diffusion::Diffuser,
+    pub nice_dither: super::nice_dither::NiceDither,
     /// The last period in which the thread was in the plan.
     pub planned: u64,
     /// Whether the thread has exited; it is kept a while, since children may yet show up with its settings.
@@ -90,7 +90,7 @@ pub(super) struct Cgroup {
 /// The guest of one virtual machine that was told to change its online virtual CPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Guest {
-    pub way: Way,
+    pub endpoint: GuestEndpoint,
     /// The virtual CPUs that the guest had online before.
     pub original: CpuSet,
     /// The tenant of the guest; unknown when the record comes from the journal.
@@ -101,7 +101,7 @@ pub(super) struct Guest {
 /// One virtual machine whose parts are pinned by the manager that runs it.
 #[derive(Debug, Clone)]
 pub(super) struct Domain {
-    pub way: Way,
+    pub endpoint: GuestEndpoint,
     /// The original pins of the parts.
     pub original: Pins,
     /// The present pins of the parts, unless another program has changed them.
@@ -119,7 +119,7 @@ impl Domain {
     /// The journal's record of the domain, with `to` about to hold.
     pub fn record(&self, to: &Pins) -> Record {
         Record::Parts {
-            way: self.way.clone(),
+            endpoint: self.endpoint.clone(),
             original: self.original.clone(),
             from: self.also.as_ref().unwrap_or(&self.last).clone(),
             to: to.clone(),
@@ -137,7 +137,7 @@ impl Guest {
     /// The journal's record of the guest.
     pub fn record(&self) -> Record {
         Record::Guest {
-            way: self.way.clone(),
+            endpoint: self.endpoint.clone(),
             original: self.original.clone(),
         }
     }
@@ -215,7 +215,7 @@ impl Thread {
             settings: [None, None, None],
             cpus_requested: None,
             narrowed: None,
-            diffuser: Default::default(),
+            nice_dither: Default::default(),
             planned: 0,
             gone: false,
         }
@@ -351,24 +351,24 @@ impl State {
                         state.cgroups.insert(path, cgroup);
                     }
                 }
-                Record::Guest { way, original } => {
+                Record::Guest { endpoint, original } => {
                     let guest = Guest {
-                        way,
+                        endpoint,
                         original,
                         tenant: None,
                         planned: 0,
                     };
-                    state.guests.insert(guest.way.thread, guest);
+                    state.guests.insert(guest.endpoint.thread, guest);
                 }
                 Record::DropGuest(id) => drop(state.guests.remove(&id)),
                 Record::Parts {
-                    way,
+                    endpoint,
                     original,
                     from,
                     to,
                 } => {
                     let domain = Domain {
-                        way,
+                        endpoint,
                         original,
                         last: to,
                         also: Some(from),
@@ -376,7 +376,7 @@ impl State {
                         tenant: None,
                         planned: 0,
                     };
-                    state.domains.insert(domain.way.thread, domain);
+                    state.domains.insert(domain.endpoint.thread, domain);
                 }
                 Record::DropParts(id) => drop(state.domains.remove(&id)),
                 Record::DropThread(id) => drop(state.threads.swap_remove(&id)),

@@ -14,15 +14,15 @@
 //! Everything is seen from the initial pid namespace, where the agent has to run.
 
 mod account;
+pub(crate) mod bpf_source;
 mod causes;
 mod cgroup;
-pub(crate) mod counted;
 mod discover;
 mod error;
+mod exclusive_cgroup;
 mod host;
 mod kvm;
 pub mod monitor;
-mod own;
 pub(crate) mod proc;
 pub(crate) mod qemu;
 mod sampler;
@@ -35,11 +35,11 @@ pub use error::{ObserveError, SelectorError};
 pub use monitor::{MonitorError, TracePoints};
 pub use selector::check_selectors;
 
-use counted::{Counted, Explained};
+use bpf_source::{BpfSource, Explained};
 use discover::Discovery;
+use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
 use nix::time::{ClockId, clock_gettime};
-use own::OwnCgroups;
 use quell_model::config::TenantSpec;
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
 use sampler::{Period, Sampler};
@@ -81,7 +81,7 @@ struct View {
     /// The tenants' indices, ascending by name.
     by_name: Vec<usize>,
     discovery: Discovery,
-    own_cgroups: OwnCgroups,
+    exclusive_cgroups: ExclusiveCgroups,
 }
 
 impl View {
@@ -92,7 +92,7 @@ impl View {
         by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
         Ok(View {
             discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, tenants.len())?,
-            own_cgroups: OwnCgroups::new(names.len()),
+            exclusive_cgroups: ExclusiveCgroups::new(names.len()),
             names,
             specs: tenants.iter().cloned().map(Arc::new).collect(),
             by_name,
@@ -102,7 +102,7 @@ impl View {
 
 /// The source of the threads' figures.
 enum Counters {
-    Bpf(Box<Counted>),
+    Bpf(Box<BpfSource>),
     Procfs(Box<Sampler>),
 }
 
@@ -116,10 +116,10 @@ impl Observer {
         let view = View::of(tenants)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
-            Preference::Bpf | Preference::Auto => Counted::load(tenants.len()),
+            Preference::Bpf | Preference::Auto => BpfSource::load(tenants.len()),
         };
         let (counters, fallback_reason) = match loaded {
-            Ok(counted) => (Counters::Bpf(Box::new(counted)), None),
+            Ok(bpf) => (Counters::Bpf(Box::new(bpf)), None),
             Err(reason) if preference == Preference::Bpf => {
                 return Err(ObserveError::Bpf { reason });
             }
@@ -146,8 +146,8 @@ impl Observer {
     /// # Errors
     /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
     pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
-        let counted = match &mut self.counters {
-            Counters::Bpf(counted) if Counted::can_follow(tenants.len()) => counted,
+        let bpf = match &mut self.counters {
+            Counters::Bpf(bpf) if BpfSource::can_follow(tenants.len()) => bpf,
             _ => {
                 let seq = self.seq;
                 *self = Observer::new(tenants, self.preference)?;
@@ -156,11 +156,11 @@ impl Observer {
             }
         };
         let view = View::of(tenants)?;
-        counted.follow_others(tenants.len());
+        bpf.follow_others(tenants.len());
         let before = std::mem::replace(&mut self.view, view);
         if let Err(error) = self.begin() {
-            if let Counters::Bpf(counted) = &mut self.counters {
-                counted.follow_others(before.names.len());
+            if let Counters::Bpf(bpf) = &mut self.counters {
+                bpf.follow_others(before.names.len());
             }
             self.view = before;
             return Err(error);
@@ -180,7 +180,7 @@ impl Observer {
     /// The trace points that a scheduler can stand in for; `None` where the figures do not come from BPF.
     pub fn trace_points(&self) -> Option<TracePoints> {
         match &self.counters {
-            Counters::Bpf(counted) => Some(counted.trace_points()),
+            Counters::Bpf(bpf) => Some(bpf.trace_points()),
             Counters::Procfs(_) => None,
         }
     }
@@ -219,12 +219,12 @@ impl Observer {
     /// meanwhile are no errors.
     pub fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let (period, mut seen) = match &mut self.counters {
-            Counters::Bpf(counted) => {
-                let changed = counted.follow(&mut self.view.discovery)?;
+            Counters::Bpf(bpf) => {
+                let changed = bpf.follow(&mut self.view.discovery)?;
                 let before_ns = self.monotonic_ns;
                 let lists = std::mem::take(&mut self.spare);
                 let counts =
-                    counted.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
+                    bpf.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
                 let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
                 let explained = Some(counts.tenants);
                 (
@@ -265,7 +265,7 @@ impl Observer {
         self.monotonic_ns = time_ns;
         let host = self.host.sample(seen.cpus)?;
         self.view
-            .own_cgroups
+            .exclusive_cgroups
             .step(&self.view.discovery, seen.changed)?;
 
         let tenants = self.view.by_name.iter().map(|&index| {
@@ -278,7 +278,7 @@ impl Observer {
             let threads = std::mem::take(&mut seen.threads[index]);
             let ran = threads.iter().map(|thread| thread.run_ns).sum::<u64>();
             let ran = ran + ended.as_ref().map_or(0, |it| it.run_ns);
-            let unknown_ns = self.view.own_cgroups.unknown_ns(index, ran);
+            let unknown_ns = self.view.exclusive_cgroups.unknown_ns(index, ran);
             if unknown_ns > 0 {
                 ended.get_or_insert_default().run_ns += unknown_ns;
             }
@@ -286,10 +286,10 @@ impl Observer {
             TenantSample {
                 taken_by: (self.view.discovery.taken_by(index))
                     .map(|by| self.view.names[by].clone()),
-                limit_cpus: self.view.own_cgroups.limit(index, stopped),
+                limit_cpus: self.view.exclusive_cgroups.limit(index, stopped),
                 name: self.view.names[index].clone(),
                 spec: Arc::clone(&self.view.specs[index]),
-                cgroup: self.view.own_cgroups.of(index).cloned(),
+                cgroup: self.view.exclusive_cgroups.of(index).cloned(),
                 threads,
                 ended,
                 waits,
