@@ -217,7 +217,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     let assembler = Box::new(assembler);
     let controller = Controller::new(parts, observer, actuator, assembler, board.clone());
     let _server = Server::start(&options.socket, board.clone())?;
-    quell_linux::memory::trim_startup_pages();
+    quell_sys::memory::trim_startup_pages();
     let ready = Ready {
         controller,
         board,

@@ -3,7 +3,7 @@
 use crate::result::Host;
 use anyhow::Context;
 use nix::sys::time::TimeValLike;
-use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use procfs::{Current, CurrentSI};
 use std::path::Path;
 
@@ -89,13 +89,6 @@ pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
         .and_then(|process| process.status())
         .with_context(|| format!("/proc/{pid}/status"))?;
     Ok(status.vmhwm.context("no VmHWM")? * 1024)
-}
-
-/// CLOCK_MONOTONIC in ns, the agent's time.
-pub fn monotonic_ns() -> anyhow::Result<u64> {
-    Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?
-        .num_nanoseconds()
-        .unsigned_abs())
 }
 
 /// What machine this is.

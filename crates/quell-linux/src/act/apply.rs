@@ -14,6 +14,7 @@ use quell_model::{
     CgroupPath, CpuSet, Nice, Plan, SchedClass, Snapshot, TenantName, TenantPlan, TenantSample,
     TenantWeight, ThreadId, ThreadPlan, ThreadSample,
 };
+use quell_sys::sched;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -334,7 +335,7 @@ impl Actuator {
             return false;
         };
         let fair = sample.settings.class == SchedClass::Fair;
-        let sched = match fair.then(|| thread::sched(id.tid)).transpose() {
+        let sched = match fair.then(|| thread::scheduling(id.tid)).transpose() {
             Ok(Some(sched)) if sched.fair => sched,
             Ok(_) => {
                 period.report.left_alone += 1;
@@ -363,8 +364,7 @@ impl Actuator {
         }
         self.probe();
         let mut thread = Thread::new(sample.process, Some(tenant.name.clone()));
-        if let (Some(creator), Ok(cpus)) = (self.creator(sample, tenant), thread::affinity(id.tid))
-        {
+        if let (Some(creator), Ok(cpus)) = (self.creator(sample, tenant), sched::affinity(id.tid)) {
             for attr in ATTRS {
                 let now = self.host.value(&sched, &cpus, attr);
                 thread.settings[attr as usize] = creator
@@ -391,8 +391,8 @@ impl Actuator {
         if let Some(creator) = sample.forked_by.and_then(|id| self.state.threads.get(&id)) {
             return Some(creator);
         }
-        let sched = thread::sched(sample.id.tid).ok()?;
-        let cpus = thread::affinity(sample.id.tid).ok()?;
+        let sched = thread::scheduling(sample.id.tid).ok()?;
+        let cpus = sched::affinity(sample.id.tid).ok()?;
         self.state.threads.values().find(|t| {
             t.tenant.as_ref() == Some(&tenant.name)
                 && t.settings.iter().flatten().any(|s| s.journaled)
@@ -448,7 +448,7 @@ impl Actuator {
         });
         if wanted {
             let there = thread::is_there(id);
-            let (sched, cpus) = match (there, thread::sched(id.tid), thread::affinity(id.tid)) {
+            let (sched, cpus) = match (there, thread::scheduling(id.tid), sched::affinity(id.tid)) {
                 (true, Ok(sched), Ok(cpus)) => (sched, cpus),
                 _ => {
                     thread.gone = true;
@@ -648,7 +648,7 @@ impl Actuator {
         }
         let host = &self.host;
         if change.nice.is_some() || change.slice.is_some() {
-            let sched = match thread::sched(id.tid) {
+            let sched = match thread::scheduling(id.tid) {
                 Ok(sched) => sched,
                 Err(_) => return gone(id, thread, report, after),
             };
@@ -710,7 +710,7 @@ impl Actuator {
         let Some(setting) = thread.settings[Attr::Cpus as usize].as_mut() else {
             return;
         };
-        let now = match thread::affinity(id.tid) {
+        let now = match sched::affinity(id.tid) {
             Ok(cpus) => Value::Cpus(cpus),
             Err(_) => return gone(id, thread, report, after),
         };
@@ -723,7 +723,7 @@ impl Actuator {
         let result = thread::set_affinity(id.tid, &want);
         match &result {
             Ok(()) => {
-                let held = thread::affinity(id.tid).unwrap_or_else(|_| want.clone());
+                let held = sched::affinity(id.tid).unwrap_or_else(|_| want.clone());
                 setting.wrote(Value::Cpus(held.clone()));
                 report.writes.affinity += 1;
                 if held != want {
@@ -963,11 +963,11 @@ fn slice_for(latency_ns: u64, default_ns: u64) -> u64 {
 /// Reads a setting that Quell has not managed so far; `None` if it is not a setting of an ordinary thread.
 fn read(host: &state::Host, id: ThreadId, attr: Attr) -> io::Result<Option<Setting>> {
     if attr != Attr::Cpus {
-        let sched = thread::sched(id.tid)?;
+        let sched = thread::scheduling(id.tid)?;
         let now = host.value(&sched, &CpuSet::new(), attr);
         return Ok(sched.fair.then(|| Setting::new(now.clone(), now)));
     }
-    let now = thread::affinity(id.tid)?;
+    let now = sched::affinity(id.tid)?;
     let free = host.is_unrestricted(id.tid, &now);
     let original = if free { CpuSet::new() } else { now.clone() };
     Ok(Some(Setting::new(Value::Cpus(original), Value::Cpus(now))))
@@ -977,7 +977,7 @@ fn read(host: &state::Host, id: ThreadId, attr: Attr) -> io::Result<Option<Setti
 fn set(id: ThreadId, change: &Change, present_nice: i32) -> io::Result<()> {
     match (change.nice, change.slice) {
         (nice, Some(slice)) => thread::set_sched(id.tid, nice.unwrap_or(present_nice), slice),
-        (Some(nice), None) => thread::set_nice(id.tid, nice),
+        (Some(nice), None) => sched::set_nice(id.tid, nice),
         (None, None) => Ok(()),
     }
 }
@@ -1005,7 +1005,7 @@ fn cpus_hold(
     if *seen.settings.affinity == *narrowed.as_ref().map_or(want, |(has, _)| has) {
         return Ok(());
     }
-    let Ok(now) = thread::affinity(tid) else {
+    let Ok(now) = sched::affinity(tid) else {
         return Ok(());
     };
     if now == *want {

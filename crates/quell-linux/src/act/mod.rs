@@ -57,12 +57,11 @@ mod report;
 mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod thread;
+mod thread;
 
 pub use report::{
     ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes, list,
 };
-pub use thread::{SchedAttr, set_nice};
 
 use crate::guest::Guests;
 use apply::NotesGiven;

@@ -8,6 +8,7 @@ use super::thread::{self, Sched};
 use crate::guest::{GuestEndpoint, Part, Pins};
 use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
+use quell_sys::sched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -516,7 +517,7 @@ impl State {
                 if known.contains(&tid) || stat.start_ticks <= opened_ticks {
                     continue;
                 }
-                let (Ok(sched), Ok(cpus)) = (thread::sched(tid), thread::affinity(tid)) else {
+                let (Ok(sched), Ok(cpus)) = (thread::scheduling(tid), sched::affinity(tid)) else {
                     continue;
                 };
                 let inherited = creators.iter().find(|creator| {
@@ -576,7 +577,7 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
         let Some(setting) = &thread.settings[attr as usize] else {
             continue;
         };
-        let now = match (attr, thread::sched(tid), thread::affinity(tid)) {
+        let now = match (attr, thread::scheduling(tid), sched::affinity(tid)) {
             (Attr::Cpus, _, Ok(cpus)) => Value::Cpus(cpus),
             (Attr::Nice | Attr::Slice, Ok(sched), Ok(cpus)) if sched.fair => {
                 host.value(&sched, &cpus, attr)
@@ -655,9 +656,9 @@ pub(super) fn write_back(tid: Tid, back: &mut [Option<Value>; 3]) -> io::Result<
             thread::set_sched(tid, *nice, *slice)
         }
         (None, Some(Value::Slice(slice))) => {
-            thread::sched(tid).and_then(|now| thread::set_sched(tid, now.nice, *slice))
+            thread::scheduling(tid).and_then(|now| thread::set_sched(tid, now.nice, *slice))
         }
-        (Some(Value::Nice(nice)), _) => thread::set_nice(tid, *nice),
+        (Some(Value::Nice(nice)), _) => sched::set_nice(tid, *nice),
         _ => Ok(()),
     };
     if sched.is_ok() {

@@ -9,10 +9,10 @@ use super::libvirt::{self, Domains, Found};
 use super::watch::{Answer, Question, Watched};
 use super::{GuestError, Online, Pins};
 use crate::observe::qemu;
-use nix::time::{ClockId, clock_gettime};
 use quell_model::{
     CpuSet, GuestSample, Pid, Snapshot, TenantName, TenantSample, ThreadId, ThreadRole,
 };
+use quell_sys::clock::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -594,13 +594,6 @@ impl GuestState {
             self.silent = silent;
         }
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |it| {
-        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
-    })
 }
 
 /// The thread of the first virtual CPU, its process, and the number of virtual machines.

@@ -39,9 +39,9 @@ use bpf_source::{BpfSource, Explained};
 use discover::Discovery;
 use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
-use nix::time::{ClockId, clock_gettime};
 use quell_model::config::TenantSpec;
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
+use quell_sys::clock;
 use sampler::{Period, Sampler};
 use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,8 +132,8 @@ impl Observer {
             host: Host::new()?,
             fallback_reason,
             seq: 0,
-            monotonic_ns: clock(ClockId::CLOCK_MONOTONIC),
-            boottime_ns: clock(ClockId::CLOCK_BOOTTIME),
+            monotonic_ns: clock::monotonic_ns(),
+            boottime_ns: clock::boottime_ns(),
             spare: Vec::new(),
         };
         observer.begin()?;
@@ -240,13 +240,13 @@ impl Observer {
             Counters::Procfs(sampler) => {
                 self.view.discovery.relist()?;
                 self.view.discovery.step()?;
-                let time_ns = clock(ClockId::CLOCK_MONOTONIC);
+                let time_ns = clock::monotonic_ns();
                 let length_ns = time_ns.saturating_sub(self.monotonic_ns);
                 let period = Period {
                     length_ns,
                     start_boottime_ns: self.boottime_ns,
                 };
-                self.boottime_ns = clock(ClockId::CLOCK_BOOTTIME);
+                self.boottime_ns = clock::boottime_ns();
                 let threads =
                     sampler.sample(&mut self.view.discovery, self.view.names.len(), period)?;
                 let (cpus, changed) = (self.host.proc_times()?, self.view.discovery.take_changed());
@@ -317,12 +317,4 @@ struct Seen {
     explained: Option<Vec<Explained>>,
     cpus: BTreeMap<u32, CpuTimes>,
     changed: BTreeSet<usize>,
-}
-
-/// The time of a clock in ns.
-fn clock(id: ClockId) -> u64 {
-    // Both clocks exist on every Linux since 2.6.39, so that the call cannot fail.
-    clock_gettime(id).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
 }

@@ -6,7 +6,7 @@
 //! In the kernel lab an instruction takes a nanosecond whatever it does, and the machine that emulates it for
 //! nothing several times as long as for something: there the loop does nothing.
 
-use nix::time::{ClockId, clock_gettime};
+use quell_sys::clock::thread_cpu_ns;
 use std::hint::black_box;
 use std::sync::LazyLock;
 
@@ -52,14 +52,6 @@ impl Burner {
         }
         self.over_ns += now - end;
     }
-}
-
-/// CPU time the calling thread has used, in ns.
-pub fn thread_cpu_ns() -> u64 {
-    // Fails only for clocks that do not exist; every Linux has this one.
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
 }
 
 /// Whether instructions are emulated: QEMU names its CPUs so.

@@ -31,10 +31,10 @@ pub use reading::{
 pub use layout::cause;
 use layout::{OccasionsCopy, event};
 use libbpf_rs::{MapCore, MapFlags};
-use nix::time::{ClockId, clock_gettime};
 pub use program::TracePoints;
 use program::{Programs, io_error, walk};
 use quell_model::{Pid, ThreadState};
+use quell_sys::clock::monotonic_ns;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -233,7 +233,7 @@ impl Monitor {
                 .map_err(io_error("freeing a slot"))?;
         }
 
-        let time_ns = monotonic_ns()?;
+        let time_ns = monotonic_ns();
         self.programs
             .told
             .update(&0u32.to_ne_bytes(), &time_ns.to_ne_bytes(), MapFlags::ANY)
@@ -406,14 +406,6 @@ impl Monitor {
             });
         }
     }
-}
-
-fn monotonic_ns() -> Result<u64, MonitorError> {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| MonitorError::Io {
-        what: "reading the clock",
-        source: errno.into(),
-    })?;
-    Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
 /// The state letter of a process's first thread; `None` if there is no such process.
