@@ -3,12 +3,14 @@
 //! Phases: go through the plan and note what differs (no system calls for threads that are known);
 //! give back the settings that the plan no longer mentions; journal what is about to be written; write.
 
+use super::actuator::Actuator;
 use super::cgroup;
 use super::journal::{Record, Value};
+use super::notes::NotesGiven;
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
 use super::state::{self, ATTRS, Attr, Cgroup, HandsOff, Setting, Thread, hint};
 use super::thread::{self, SLICE_MAX_NS, SLICE_MIN_NS};
-use super::{Actuator, capabilities, libvirt_pins};
+use super::{capabilities, libvirt_pins};
 use crate::guest::AffinityOwner;
 use quell_model::{
     CgroupPath, CpuSet, Nice, Plan, SchedClass, Snapshot, TenantName, TenantPlan, TenantSample,
@@ -26,10 +28,6 @@ const COMPACT_PERIODS: u64 = 1024;
 
 /// Periods for which a thread that is gone is remembered, for its late children.
 const GONE_PERIODS: u64 = 64;
-
-/// The notes given already, and the period in which each last held: no note is repeated.
-#[derive(Debug, Default)]
-pub(super) struct NotesGiven(BTreeMap<(TenantName, Option<ThreadId>, &'static str), u64>);
 
 /// The settings that one thread is about to get.
 #[derive(Debug, Default)]
@@ -52,18 +50,6 @@ struct Period {
     inherited: Vec<(ThreadId, Attr)>,
     /// The authority over the CPUs of the threads of the tenant that is being handled.
     affinity_owner: AffinityOwner,
-}
-
-impl NotesGiven {
-    pub fn first(
-        &mut self,
-        tenant: &TenantName,
-        id: Option<ThreadId>,
-        what: &'static str,
-        period: u64,
-    ) -> bool {
-        self.0.insert((tenant.clone(), id, what), period).is_none()
-    }
 }
 
 impl Actuator {
@@ -607,7 +593,7 @@ impl Actuator {
             return;
         }
         if let Err(error) = self.journal.append(&records, durable) {
-            report.journal_error = Some(format!("{}: {error}", self.journal.path().display()));
+            report.journal_error = Some(self.journal.cannot(&error));
             return;
         }
         for (id, attr) in named {
@@ -885,8 +871,7 @@ impl Actuator {
         }
         if now % COMPACT_PERIODS == 0 {
             self.notes_given
-                .0
-                .retain(|(_, id, _), said| id.is_none() || *said + COMPACT_PERIODS > now);
+                .forget_threads(now.saturating_sub(COMPACT_PERIODS));
             self.unreadable.clear();
             for (id, thread) in &mut self.state.threads {
                 // Only threads that could not be given back are neither planned nor gone.

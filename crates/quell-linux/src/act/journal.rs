@@ -27,7 +27,7 @@
 //! The file is rewritten with the records that still matter when it has grown to four times their size. A
 //! lock file beside it, which is never removed, admits one process at a time.
 
-use super::ActError;
+use super::error::ActError;
 use crate::guest::{GuestEndpoint, Pins};
 use nix::fcntl::{Flock, FlockArg};
 use quell_model::{CgroupPath, CpuSet, Nice, Pid, ThreadId, Tid};
@@ -167,6 +167,11 @@ impl Journal {
             _lock: lock,
         };
         Ok((journal, contents))
+    }
+
+    /// The text that says that the journal could not be written.
+    pub fn cannot(&self, error: &io::Error) -> String {
+        format!("{}: {error}", self.path().display())
     }
 
     /// The path of the journal.

@@ -11,14 +11,13 @@
 //! thread that speaks to libvirt, are in `guest::guests`. This module compares them with the plan and with the
 //! originals.
 
-use super::Actuator;
-use super::guests::{journal_error, note, note_of};
+use super::actuator::Actuator;
 use super::journal::Record;
-use super::report::{ApplyReport, RestoreReport};
-use super::state::{Domain, State};
+use super::notes::note;
+use super::report::ApplyReport;
+use super::state::Domain;
 use super::thread::is_there;
-use crate::guest::watch::Question;
-use crate::guest::{AffinityOwner, GuestEndpoint, GuestError, Guests, Part, Pins};
+use crate::guest::{AffinityOwner, GuestEndpoint, Guests, Part, Pins};
 use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole};
 use std::collections::BTreeSet;
 
@@ -94,7 +93,7 @@ impl Actuator {
             return;
         }
         if let Err(error) = self.journal.append(&records, true) {
-            report.journal_error = Some(journal_error(&self.journal, &error));
+            report.journal_error = Some(self.journal.cannot(&error));
             return;
         }
         for (thread, wanted) in changes {
@@ -259,82 +258,6 @@ impl Domain {
             self.also = Some(std::mem::replace(&mut self.last, last));
         }
         asked
-    }
-
-    /// The pins that hold once `wanted` is pinned.
-    fn with(&self, wanted: &Pins) -> Pins {
-        let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
-        let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
-        ours.map(part).collect()
-    }
-
-    /// The originals of the parts that no other program has pinned.
-    fn ours(&self) -> Pins {
-        let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
-        self.original.only(ours)
-    }
-}
-
-/// The question to libvirt that gives the parts of a domain back.
-pub(super) fn undo_question(domain: &Domain) -> (GuestEndpoint, Question) {
-    let question = Question::Pin {
-        expected: domain.expected(),
-        wanted: domain.ours(),
-    };
-    (domain.endpoint.clone(), question)
-}
-
-/// Records the outcome of giving the parts of one domain back.
-pub(super) fn undone(
-    state: &mut State,
-    endpoint: &GuestEndpoint,
-    now: Result<Pins, GuestError>,
-    report: &mut RestoreReport,
-) {
-    let Some(domain) = state.domains.get(&endpoint.thread) else {
-        return;
-    };
-    let tenant = domain.tenant.clone();
-    let now = match now {
-        Ok(now) => now,
-        Err(error) => {
-            report.failed += 1;
-            let text = format!(
-                "its parts could not be pinned to {} again: {error}",
-                domain.original
-            );
-            report.notes.push(note_of(tenant, endpoint, text));
-            return;
-        }
-    };
-    let expected = domain.expected();
-    let mut stuck = false;
-    for (part, original) in domain.ours().iter() {
-        let Some(held) = now.get(part) else {
-            report.gone += 1;
-            continue;
-        };
-        let left = expected.iter().any(|it| it.get(part) == Some(held));
-        if held == original {
-            match expected.iter().all(|it| it.get(part) == Some(original)) {
-                true => report.unchanged += 1,
-                false => report.restored += 1,
-            }
-        } else if left {
-            stuck = true;
-            report.failed += 1;
-            let text = format!("{part} is still pinned to CPUs {held}, before Quell {original}");
-            report.notes.push(note_of(tenant.clone(), endpoint, text));
-        } else {
-            report.left_alone += 1;
-            let text = format!(
-                "{part} left on CPUs {held}: someone else pinned it there (it was {original})"
-            );
-            report.notes.push(note_of(tenant.clone(), endpoint, text));
-        }
-    }
-    if !stuck {
-        state.domains.remove(&endpoint.thread);
     }
 }
 

@@ -132,6 +132,19 @@ impl Domain {
         let also = self.also.iter().cloned();
         [self.last.clone()].into_iter().chain(also).collect()
     }
+
+    /// The pins that hold once `wanted` is pinned.
+    pub fn with(&self, wanted: &Pins) -> Pins {
+        let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
+        let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
+        ours.map(part).collect()
+    }
+
+    /// The originals of the parts that no other program has pinned.
+    pub fn ours(&self) -> Pins {
+        let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
+        self.original.only(ours)
+    }
 }
 
 impl Guest {

@@ -2,7 +2,7 @@
 //! contents, and a folder in place of a cgroup hierarchy.
 
 use super::cgroup::Cgroups;
-use super::journal::{Record, Value};
+use super::journal::{Contents, Journal, Record, Value};
 use super::state::{Host, State};
 use super::thread::{self, own_tid};
 use super::*;
@@ -11,6 +11,7 @@ use quell_model::{
     TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
 use quell_sys::sched;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 

@@ -1,9 +1,11 @@
 use super::*;
 use crate::act::journal::{Contents, Journal};
+use crate::act::report::RestoreReport;
+use crate::act::state::State;
 use crate::act::thread;
 use crate::guest::pins::to_change;
 use crate::guest::stat::GuestStat;
-use crate::guest::{Guest, Online, Transport};
+use crate::guest::{Guest, GuestError, Online, Transport};
 use crate::observe::bpf_source::blank;
 use proptest::prelude::*;
 use quell_model::config::TenantSpec;
@@ -356,7 +358,7 @@ proptest! {
         let fake = || Box::new(Fake { pins: held.clone(), hangs: None });
         guests.with(&name(0), endpoint(0), fake(), Some(fake()));
         let mut report = RestoreReport::default();
-        crate::act::guests::undo(&mut state, &guests, &Default::default(), &mut report);
+        crate::act::undo::undo_guests(&mut state, &guests, &Default::default(), &mut report);
         prop_assert!(state.is_empty() && report.is_complete(), "{report}");
         let held = held.lock().unwrap().clone();
         let mut foreign = 0;

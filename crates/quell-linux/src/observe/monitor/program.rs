@@ -1,10 +1,10 @@
 //! Loads the BPF programs, and maps the memory that they share with this process.
 
+use super::error::MonitorError;
 use super::layout::{
     CpuLog, EVENT_BYTES, OCCASIONS_BYTES, Stats, TID_PAGE_BYTES, TIDS_PER_PAGE, ThreadSlot, WaitRow,
 };
 use super::reading::TenantIndex;
-use super::{Limits, MonitorError};
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder};
 use quell_bpf::Log;
 use quell_sys::capability::{self, Capabilities};
@@ -31,6 +31,19 @@ const FIRST_BYTES: usize = 64 << 10;
 
 /// The maps that the programs at hot trace points write.
 const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occasions"];
+
+/// The capacity of the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most threads at a time, 1 to 65 534. Each takes 448 bytes once used.
+    pub threads: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { threads: 16_384 }
+    }
+}
 
 /// The loaded programs and their maps.
 #[derive(Debug)]
