@@ -84,7 +84,7 @@ impl Observe for Asking {
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let mut snapshot = self.observer.sample()?;
         if self.asks {
-            self.guests.see(&mut snapshot);
+            self.guests.sample_into(&mut snapshot);
         }
         Ok(snapshot)
     }
@@ -133,7 +133,7 @@ impl Stock for StockInterfaces {
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
-        self.0.hand_over(bound)
+        Actuator::reset_for_reload(self, bound)
     }
 
     fn restore(&mut self) -> RestoreReport {

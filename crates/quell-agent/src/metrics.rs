@@ -5,7 +5,6 @@
 use crate::state::SharedState;
 use crate::window::TenantSums;
 use crate::wire::Status;
-use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet};
@@ -14,6 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_model::{Advice, CpuSet, Effect, Finding, GroupPlan, WhatIf};
+use quell_sys::clock::monotonic_ns;
 use std::fmt;
 use std::sync::Arc;
 
@@ -338,13 +338,6 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
     }
     let help = "Ready and throttled time by cause; `other` is the tenant that had the CPU, for cause `tenant`.";
     counters(to, "tenant_wait", help, Some(Unit::Seconds), &waits)
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |it| {
-        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
-    })
 }
 
 fn counter<N>(

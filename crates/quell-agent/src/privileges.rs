@@ -2,20 +2,14 @@
 
 use crate::wire::Missing;
 use quell_model::config::AgentTenant;
+use quell_sys::capability::{BPF, Capabilities, DAC_OVERRIDE, PERFMON, SYS_NICE, SYS_PTRACE};
 use std::fs;
 
 /// The effective capabilities of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges {
-    effective: u64,
+    effective: Capabilities,
 }
-
-/// Numbers from capability.h.
-const DAC_OVERRIDE: u32 = 1;
-const SYS_PTRACE: u32 = 19;
-const SYS_NICE: u32 = 23;
-const PERFMON: u32 = 38;
-const BPF: u32 = 39;
 
 /// How to get capabilities, the same for all of them.
 const HOW: &str = "run as root, by the systemd unit, or under \
@@ -29,16 +23,12 @@ impl Privileges {
     }
 
     fn from_status(status: &str) -> Privileges {
-        let effective = status
-            .lines()
-            .find_map(|line| line.strip_prefix("CapEff:"))
-            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-            .unwrap_or(0);
+        let effective = Capabilities::from_status(status).unwrap_or(Capabilities(0));
         Privileges { effective }
     }
 
     fn has(self, capability: u32) -> bool {
-        self.effective >> capability & 1 == 1
+        self.effective.has(capability)
     }
 
     /// Whether other users' threads may be changed at all.

@@ -218,7 +218,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     let assembler = Box::new(assembler);
     let controller = Controller::new(parts, observer, actuator, assembler, state.clone());
     let _server = Server::start(&options.socket, state.clone())?;
-    quell_linux::memory::forget_start();
+    quell_sys::memory::trim_startup_pages();
     let ready = Ready {
         controller,
         state,

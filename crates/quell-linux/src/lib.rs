@@ -2,7 +2,7 @@
 //!
 //! [`observe`] fills a [`quell_model::Snapshot`] each period; [`act`] makes a [`quell_model::Plan`] hold and
 //! can undo all its changes; [`record`] reports every switch and wakeup, for traces; [`guest`] asks the
-//! guests of virtual machines; [`memory`] keeps this process small.
+//! guests of virtual machines. System calls are in `quell-sys`.
 //!
 //! ```no_run
 //! use quell_linux::observe::{Observer, Preference};
@@ -15,6 +15,5 @@
 
 pub mod act;
 pub mod guest;
-pub mod memory;
 pub mod observe;
 pub mod record;

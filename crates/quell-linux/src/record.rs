@@ -10,16 +10,16 @@
 //! Units: ns of CLOCK_BOOTTIME. Needs what the monitor needs: Linux 5.15 with BTF (arm64: 5.18), CAP_BPF and
 //! CAP_PERFMON, and to run in the host's pid namespace. Kernel memory: the buffers.
 
-use crate::act::thread::set_nice;
 use crate::observe::monitor::MonitorError;
 use crate::observe::monitor::program::{check_bpf, io_error, map_named};
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer,
     RingBufferBuilder, libbpf_sys,
 };
-use nix::time::{ClockId, clock_gettime};
 use quell_bpf::Log;
 use quell_model::{Pid, Tid};
+use quell_sys::clock;
+use quell_sys::sched::{CALLER, set_nice};
 use quell_trace::{Clocks, Event, Kind, State, System, Thread};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -171,9 +171,9 @@ impl Recorder {
             _object: object,
             sorter: Sorter::default(),
             clocks: Clocks {
-                boottime_ns: clock(ClockId::CLOCK_BOOTTIME),
-                monotonic_ns: clock(ClockId::CLOCK_MONOTONIC),
-                realtime_ns: clock(ClockId::CLOCK_REALTIME),
+                boottime_ns: clock::boottime_ns(),
+                monotonic_ns: clock::monotonic_ns(),
+                realtime_ns: clock::now_ns(clock::ClockId::CLOCK_REALTIME),
             },
         };
         let there = list(recorder.clocks.boottime_ns).map_err(|source| MonitorError::Io {
@@ -203,7 +203,7 @@ impl Recorder {
     /// # Errors
     /// The call fails if the buffers cannot be read, or `sink` fails.
     pub fn poll(&mut self, sink: impl FnMut(&Event) -> io::Result<()>) -> Result<(), RecordError> {
-        let now = clock(ClockId::CLOCK_BOOTTIME);
+        let now = clock::boottime_ns();
         self.consume()?;
         self.sorter.give(now, sink).map_err(RecordError::Sink)
     }
@@ -245,7 +245,7 @@ impl Recorder {
         mut self,
         mut sink: impl FnMut(&Event) -> io::Result<()>,
     ) -> Result<Totals, RecordError> {
-        let end_ns = clock(ClockId::CLOCK_BOOTTIME);
+        let end_ns = clock::boottime_ns();
         self.links.clear();
         self.consume()?;
         self.sorter.polled_ns = u64::MAX;
@@ -320,8 +320,7 @@ fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
 /// would otherwise be full before it gets a CPU. The thread uses no more CPU time for that, but other threads
 /// wait for it, not it for them.
 pub fn hurry() {
-    let own = Tid(nix::unistd::gettid().as_raw() as u32);
-    if let Err(error) = set_nice(own, -20) {
+    if let Err(error) = set_nice(CALLER, -20) {
         tracing::debug!("no right to nice -20: {error}");
     }
 }
@@ -337,13 +336,6 @@ fn rings(maps: &[MapHandle], events: &Events) -> libbpf_rs::Result<RingBuffer<'s
         })?;
     }
     builder.build()
-}
-
-fn clock(id: ClockId) -> u64 {
-    // All three exist on every Linux since 2.6.39, so that the call cannot fail.
-    clock_gettime(id).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
 }
 
 /// The values of `enum record_kind`.

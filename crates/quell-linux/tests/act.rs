@@ -698,7 +698,7 @@ fn what_is_handed_over_stays_bound_and_nothing_else_stays() {
         case.set(tid, Some(3), None, Some("0"));
     }
     case.apply(&mut actuator);
-    let report = actuator.hand_over(&[case.plan.tenants[0].threads[0].id].into());
+    let report = actuator.reset_for_reload(&[case.plan.tenants[0].threads[0].id].into());
     assert!(report.is_complete(), "{report}");
     let seen = victim.seen();
     assert_eq!(seen[0].affinity.to_string(), "0");

@@ -9,11 +9,10 @@ use crate::layout::{CpuCtx, Group, MAX_SHARE_SLOTS, ShareSlot, ShareSlotHints, f
 use crate::rate_solver::{Host, PERIOD, RateSolver};
 use crate::{SchedError, io};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
 use nix::time::{ClockId, clock_gettime};
-use quell_model::{CpuId, CpuSet};
-use std::num::NonZeroUsize;
-use std::ptr::NonNull;
+use quell_model::{CpuId, CpuSet, Tid};
+use quell_sys::mapping::{Access, Mapped, SharedMemory};
+use quell_sys::sched::affinity;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,8 +46,8 @@ impl RateInputs {
         possible: usize,
     ) -> Result<RateInputs, SchedError> {
         Ok(RateInputs {
-            hints: Mapped::new(hints, 1).map_err(io("mapping the share slot hints"))?,
-            slots: Mapped::new(slots, MAX_SHARE_SLOTS).map_err(io("mapping the share slots"))?,
+            hints: map_values(hints, 1).map_err(io("mapping the share slot hints"))?,
+            slots: map_values(slots, MAX_SHARE_SLOTS).map_err(io("mapping the share slots"))?,
             host: Loaded {
                 cpus,
                 groups,
@@ -144,76 +143,25 @@ impl Host for Loaded {
     }
 
     fn allowed(&mut self, tid: u32) -> Option<CpuSet> {
-        // The kernel's own limit is 8192 CPUs.
-        let mut words = [0u64; 128];
-        // SAFETY: writes at most that many bytes, into `words`.
-        let length = unsafe {
-            libc::syscall(
-                libc::SYS_sched_getaffinity,
-                tid,
-                size_of_val(&words),
-                words.as_mut_ptr(),
-            )
-        };
-        (length > 0).then(|| CpuSet::from_words(&words[..length as usize / 8]))
+        affinity(Tid(tid)).ok()
     }
 }
 
-/// A type that consists of atomics of the sizes that the kernel writes, for which every bit pattern is valid.
-///
-/// # Safety
-/// The implementor consists of such atomics only.
-unsafe trait Shared {}
-
-// SAFETY: repr(C) atomics.
-unsafe impl Shared for ShareSlot {}
+// SAFETY: repr(C) structures of atomics of the sizes that the kernel writes.
+unsafe impl SharedMemory for ShareSlot {}
 // SAFETY: as above.
-unsafe impl Shared for ShareSlotHints {}
+unsafe impl SharedMemory for ShareSlotHints {}
 
-/// A map's values, in this process's memory.
-struct Mapped<T: Shared> {
-    memory: NonNull<T>,
+/// Maps a BPF map's `count` values, which must be all that it has.
+fn map_values<T: SharedMemory>(
+    map: &MapHandle,
     count: usize,
-}
-
-// SAFETY: the mapping belongs to no thread, and what is in it is atomic.
-unsafe impl<T: Shared> Send for Mapped<T> {}
-
-impl<T: Shared> Mapped<T> {
-    fn new(map: &MapHandle, count: usize) -> Result<Mapped<T>, libbpf_rs::Error> {
-        let bytes = count * size_of::<T>();
-        // In this file and in layout.h there are as many.
-        let bytes = Some(bytes).filter(|bytes| *bytes == map.value_size() as usize);
-        let bytes = bytes.and_then(NonZeroUsize::new);
-        let bytes = bytes.ok_or(std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
-        // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
-        let memory = unsafe {
-            mmap(
-                None,
-                bytes,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MmapFlags::MAP_SHARED,
-                map,
-                0,
-            )
-        };
-        let memory = memory.map_err(std::io::Error::from)?.cast();
-        Ok(Mapped { memory, count })
+) -> Result<Mapped<T>, libbpf_rs::Error> {
+    // In this file and in layout.h there are as many.
+    if count * size_of::<T>() != map.value_size() as usize {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
     }
-
-    fn all(&self) -> &[T] {
-        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are
-        // values ([`Shared`]).
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.count) }
-    }
-}
-
-impl<T: Shared> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        let bytes = self.count * size_of::<T>();
-        // SAFETY: this is the mapping that new() made; whoever has a reference into it borrows its one owner.
-        let _ = unsafe { munmap(self.memory.cast(), bytes) };
-    }
+    Ok(Mapped::new(map, count, Access::ReadWrite)?)
 }
 
 #[cfg(test)]

@@ -1,13 +1,7 @@
 //! The CPU time of a process's BPF programs, from the kernel's statistics.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
-
-/// `BPF_ENABLE_STATS` of enum bpf_cmd (include/uapi/linux/bpf.h, Linux >= 5.8).
-const BPF_ENABLE_STATS: libc::c_long = 32;
-
-/// `BPF_STATS_RUN_TIME` of enum bpf_stats_type.
-const BPF_STATS_RUN_TIME: u32 = 0;
+use std::os::fd::OwnedFd;
 
 /// While this exists, the kernel counts the run time of BPF programs.
 pub(super) struct BpfStats(#[allow(dead_code, reason = "held for its Drop")] OwnedFd);
@@ -18,17 +12,7 @@ impl BpfStats {
     /// # Errors
     /// Where the kernel refuses, or is older than 5.8.
     pub(super) fn enable() -> io::Result<BpfStats> {
-        let attributes = BPF_STATS_RUN_TIME;
-        let size = size_of_val(&attributes);
-        // SAFETY: the kernel reads `size` bytes from the pointer, which is valid for that many; it takes
-        // attributes that are shorter than its own as followed by zeros.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_ENABLE_STATS, &raw const attributes, size) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call succeeded, so `fd` is a new descriptor that nothing else owns.
-        Ok(BpfStats(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        quell_sys::bpf::count_run_time().map(BpfStats)
     }
 }
 

@@ -28,7 +28,8 @@ use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
 use quell_model::Pid;
 use quell_model::Source;
-use quell_model::config::{AgentTenant, Selectors, TenantSpec};
+use quell_model::config::TenantSpec;
+use quell_sys::process::end_with_parent;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -403,10 +404,7 @@ fn spawn(exe: &Path, threads: u32, active: u32, vm: &[String]) -> anyhow::Result
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0);
-    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
-    }
+    end_with_parent(&mut command, Signal::SIGKILL);
     command.spawn().with_context(|| exe.display().to_string())
 }
 

@@ -13,7 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use quell_bench::workload::load::tenant_seed;
-use quell_bench::workload::{Interrupted, Nursery, Place, affinity, family};
+use quell_bench::workload::{Interrupted, Nursery, Place, family};
+use quell_sys::sched::{CALLER, affinity, set_policy};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
@@ -171,7 +172,7 @@ fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
 
 /// The order for a process of these victims.
 fn order(specs: &[VictimSpec], random: &mut ChaCha8Rng) -> anyhow::Result<VictimsOrder> {
-    let cpus = affinity()?;
+    let cpus = affinity(CALLER)?;
     // The first CPU is avoided: it gets most of the machine's interrupts.
     let pinned_to = cpus.iter().nth(1).or(cpus.iter().next());
     let phases_ns = specs
@@ -265,9 +266,8 @@ impl Hurry {
 
 impl Drop for Hurry {
     fn drop(&mut self) {
-        let parameter = libc::sched_param { sched_priority: 0 };
-        // SAFETY: 0 is the calling thread; the parameter is valid for the call.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameter) };
+        // It could leave the fair class, so it may come back.
+        let _ = set_policy(CALLER, libc::SCHED_OTHER, 0);
     }
 }
 

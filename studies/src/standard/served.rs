@@ -6,8 +6,8 @@ use super::victim::Window;
 use super::{now_ns, parse, repeat, wait_answer};
 use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
+use quell_sys::process::end_with_parent;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -99,10 +99,8 @@ fn round(client: &[String], per_round: f64) -> anyhow::Result<(u64, VictimFigure
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     // Without its server the client would try for ever, so it ends with the thread that starts it, that is
-    // with this process. SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
-    }
+    // with this process.
+    end_with_parent(&mut command, Signal::SIGKILL);
     let output = command.output();
     let output = output.with_context(|| format!("cannot start {program}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

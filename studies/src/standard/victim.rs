@@ -13,6 +13,7 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use quell_bench::workload::player::Burner;
 use quell_model::{CpuId, CpuSet};
+use quell_sys::sched::{CALLER, set_affinity};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -122,8 +123,7 @@ pub(super) fn main(order: &str) -> anyhow::Result<()> {
             let run = move || -> anyhow::Result<VictimFigures> {
                 if victim.place == Place::Pinned {
                     let one: CpuSet = std::iter::once(cpu).collect();
-                    quell_bench::workload::set_affinity(&one)
-                        .context("a victim cannot be pinned")?;
+                    set_affinity(CALLER, &one).context("a victim cannot be pinned")?;
                 }
                 let window = window.recv().context("no window")?;
                 Ok(live(&victim, burner, phase, window))

@@ -2,23 +2,16 @@
 //! others, these tenants would be measured for minutes under the side before.
 
 use nix::sys::signal::Signal;
-use quell_linux::act::set_nice;
 use quell_model::Tid;
-use std::os::unix::process::CommandExt;
+use quell_sys::process::{end_with_parent, start_at_nice};
+use quell_sys::sched::set_nice;
 use std::process::Command;
 
 /// Has a child get the signal `end` when this process ends, and run before all threads of normal priority
 /// while it starts, where that is permitted.
 pub(super) fn hurry(command: &mut Command, end: Signal) {
-    // SAFETY: between fork and exec only prctl and setpriority are called, which are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            nix::sys::prctl::set_pdeathsig(end)?;
-            // Without permission the child starts at ordinary priority.
-            let _ = set_nice(Tid(0), -20);
-            Ok(())
-        });
-    }
+    end_with_parent(command, end);
+    start_at_nice(command, -20);
 }
 
 /// Gives a child that has started the priority of other processes.

@@ -3,7 +3,7 @@
 use crate::result::Host;
 use anyhow::Context;
 use nix::sys::time::TimeValLike;
-use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use procfs::{Current, CurrentSI};
 use std::path::Path;
 
@@ -101,20 +101,7 @@ pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
     Ok(status.vmhwm.context("no VmHWM")? * 1024)
 }
 
-/// CLOCK_MONOTONIC in ns, the agent's time.
-///
-/// # Errors
-/// Where the kernel has no such clock.
-pub fn monotonic_ns() -> anyhow::Result<u64> {
-    Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?
-        .num_nanoseconds()
-        .unsigned_abs())
-}
-
-/// Describes this machine.
-///
-/// # Errors
-/// Where the kernel does not show its release, its memory or the CPUs that are online.
+/// What machine this is.
 pub fn describe() -> anyhow::Result<Host> {
     let text = |path: &str| {
         std::fs::read_to_string(path)

@@ -319,7 +319,7 @@ impl Session<'_> {
             self.options.scenario.criticality,
             self.interrupt,
         )?;
-        let start_ns = host::monotonic_ns()?;
+        let start_ns = quell_sys::clock::monotonic_ns();
         let seed = stats::pair_seed(self.options.seed, pair);
         let ((measurements, stillness), window) =
             self.measure_window(pair, side, seed, started.agent.as_ref())?;

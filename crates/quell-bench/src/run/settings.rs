@@ -5,11 +5,11 @@
 //! thread of its process had before (it inherits settings, and must not have inherited Quell's).
 
 use anyhow::Context;
-use quell_model::CpuSet;
-use quell_model::Pid;
+use quell_model::{CpuSet, Pid, Tid};
+use quell_sys::sched::SchedAttr;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::{fmt, io};
 
 /// A thread's scheduling settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +136,7 @@ fn read_thread(task: &procfs::process::Task) -> anyhow::Result<Option<Settings>>
         .flat_map(|(low, high)| low..=high)
         .map(quell_model::CpuId)
         .collect();
-    let attributes = match sched_getattr(task.tid) {
+    let attributes = match SchedAttr::of(Tid(task.tid as u32)) {
         Ok(attributes) => attributes,
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
         Err(error) => {
@@ -144,33 +144,11 @@ fn read_thread(task: &procfs::process::Task) -> anyhow::Result<Option<Settings>>
         }
     };
     Ok(Some(Settings {
-        policy: attributes.sched_policy,
-        nice: attributes.sched_nice,
-        slice_ns: attributes.sched_runtime,
+        policy: attributes.policy,
+        nice: attributes.nice,
+        slice_ns: attributes.runtime,
         affinity,
     }))
-}
-
-fn sched_getattr(tid: i32) -> io::Result<libc::sched_attr> {
-    let mut attributes = libc::sched_attr {
-        size: 0,
-        sched_policy: 0,
-        sched_flags: 0,
-        sched_nice: 0,
-        sched_priority: 0,
-        sched_runtime: 0,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: the kernel writes at most `size` bytes to the pointer, which is valid for that many and
-    // exclusively borrowed; every bit pattern is a valid sched_attr.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
-    if rc == 0 {
-        Ok(attributes)
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 #[cfg(test)]
@@ -189,9 +167,7 @@ mod tests {
         let read = || Inventory::read([Pid(std::process::id())]).unwrap();
         let before = read();
         assert!(before.threads() >= 2);
-        // SAFETY: no memory is passed; the thread is this test's own.
-        let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, 7) };
-        assert_eq!(rc, 0);
+        quell_sys::sched::set_nice(Tid(tid as u32), 7).unwrap();
         let lines = read().differences(&before);
         // Threads of other tests run in this process, too; only this test's thread has changed settings.
         assert_eq!(lines.len(), 1, "{lines:?}");

@@ -4,10 +4,9 @@ use super::simulated::Sink;
 use super::trace::TraceFile;
 use crate::workload::{Scheduling, Workload};
 use anyhow::Context;
-use nix::sys::time::TimeValLike;
-use nix::time::{ClockId, clock_gettime};
 use quell_linux::record::Recorder;
 use quell_model::Pid;
+use quell_sys::clock::boottime_ns;
 use quell_trace::{Analyser, Event};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -66,7 +65,7 @@ impl Watch {
             }
             None => None,
         };
-        let begins = now()? + self.warmup.as_nanos() as u64;
+        let begins = boottime_ns() + self.warmup.as_nanos() as u64;
         let end = begins + self.length.as_nanos() as u64;
         // The receiver waits for this, so sending cannot fail.
         let _ = recording.send(());
@@ -75,7 +74,7 @@ impl Watch {
             sink.add(event);
             Ok(())
         };
-        while now()? < end {
+        while boottime_ns() < end {
             thread::sleep(LOOK);
             recorder.poll_half_full(&mut add)?;
         }
@@ -99,9 +98,4 @@ fn buffer_bytes() -> u32 {
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let each = (BUFFERS_BYTES / cpus).clamp(LEAST_BYTES, MOST_BYTES);
     1 << each.ilog2()
-}
-
-fn now() -> anyhow::Result<u64> {
-    let time = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
-    Ok(time.num_nanoseconds().unsigned_abs())
 }

@@ -26,7 +26,7 @@ pub use cgroups::{Cgroups, write as write_to_kernel};
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
 
-pub use place::{Place, affinity, set_affinity};
+pub use place::Place;
 pub use process::find_program;
 pub use process::{Nursery, Process, family};
 use quell_model::config::{TenantKind, TenantSpec};

@@ -9,6 +9,7 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use quell_sys::process::end_with_parent;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -64,19 +65,8 @@ impl Nursery {
         let output =
             File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stderr(Stdio::from(output)).process_group(0);
-        let parent = std::process::id();
-        // SAFETY: only async-signal-safe calls between fork and exec, and no allocation.
-        unsafe {
-            command.pre_exec(move || {
-                // SIGTERM, not SIGKILL: nginx then ends its workers, which would outlive it.
-                nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-                // We may have died before that call.
-                if libc::getppid() as u32 != parent {
-                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
-                }
-                Ok(())
-            })
-        };
+        // SIGTERM, not SIGKILL: nginx then ends its workers, which would outlive it.
+        end_with_parent(&mut command, Signal::SIGTERM);
         let (reply, answer) = channel();
         self.orders
             .send((command, reply))

@@ -4,10 +4,8 @@ use super::cgroup::{Cgroups, Version};
 use super::report::{Capabilities, Capability};
 use super::state::Host;
 use super::thread;
+use quell_sys::capability;
 use std::io;
-
-/// The number of CAP_SYS_NICE (linux/capability.h).
-const CAP_SYS_NICE: u32 = 23;
 
 /// Tries every kind of change on threads of this process. The host's figures come with the verdict.
 pub(super) fn detect() -> (Capabilities, Host) {
@@ -97,11 +95,8 @@ pub(super) fn autogroup_on() -> bool {
 }
 
 fn may_renice() -> bool {
-    let effective = read("/proc/self/status").ok().and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    });
-    effective.is_some_and(|caps| caps >> CAP_SYS_NICE & 1 == 1)
+    let effective = capability::Capabilities::effective().ok().flatten();
+    effective.is_some_and(|it| it.has(capability::SYS_NICE))
 }
 
 fn read(path: &str) -> io::Result<String> {

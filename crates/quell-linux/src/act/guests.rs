@@ -2,25 +2,17 @@
 //! that were online before.
 //!
 //! The virtual CPUs that were online are in the journal before the first change. A guest is told of a change
-//! and makes it in its own time; which CPUs are online then is what the guest reports. Undoing waits for
-//! guests, [`WITHIN`] at most for all of them together, the parts of domains included ([`super::parts`]): a
-//! guest that does not answer keeps what it has, and its record stays.
+//! and makes it in its own time; which CPUs are online then is what the guest reports. Undoing
+//! ([`super::undo`]) waits for guests; a guest that does not answer keeps what it has, and its record stays.
 
-use super::Actuator;
-use super::journal::{Journal, Record};
-use super::parts;
-use super::report::{ApplyReport, Note, RestoreReport, Subject};
-use super::state::{Domain, Guest, State};
+use super::actuator::Actuator;
+use super::journal::Record;
+use super::notes::note;
+use super::report::ApplyReport;
+use super::state::Guest;
 use super::thread::is_there;
-use crate::guest::watch::{Question, Said};
-use crate::guest::{GuestError, Guests, Online, Way};
-use quell_model::{CpuSet, Plan, TenantName, ThreadId};
-use std::collections::BTreeSet;
-use std::time::Duration;
-
-/// The time for which undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested
-/// guest in 1.6 s.
-const WITHIN: Duration = Duration::from_secs(15);
+use crate::guest::{Guests, Online};
+use quell_model::Plan;
 
 impl Actuator {
     /// The guests that plans may change; the component that observes asks the same guests.
@@ -40,14 +32,15 @@ impl Actuator {
             report.notes.push(note(Some(tenant), text));
         }
         for tenant in &plan.tenants {
-            if self.guests.several(&tenant.name) {
+            if self.guests.has_several_machines(&tenant.name) {
                 continue;
             }
             let online = tenant.group.as_ref().and_then(|it| it.online());
-            let (Some(online), Some((way, now))) = (online, self.guests.known(&tenant.name)) else {
+            let (Some(online), Some((endpoint, now))) = (online, self.guests.online(&tenant.name))
+            else {
                 continue;
             };
-            if let Some(guest) = self.state.guests.get_mut(&way.thread) {
+            if let Some(guest) = self.state.guests.get_mut(&endpoint.thread) {
                 guest.planned = self.period;
                 guest.tenant = Some(tenant.name.clone());
             }
@@ -55,21 +48,21 @@ impl Actuator {
                 report.unchanged += 1;
                 continue;
             }
-            if !self.state.guests.contains_key(&way.thread) {
+            if !self.state.guests.contains_key(&endpoint.thread) {
                 let guest = Guest {
-                    way: way.clone(),
+                    endpoint: endpoint.clone(),
                     original: now,
                     tenant: Some(tenant.name.clone()),
                     planned: self.period,
                 };
                 if let Err(error) = self.journal.append(&[guest.record()], true) {
-                    report.journal_error = Some(said_of(&self.journal, &error));
+                    report.journal_error = Some(self.journal.cannot(&error));
                     return;
                 }
-                self.state.guests.insert(way.thread, guest);
+                self.state.guests.insert(endpoint.thread, guest);
             }
             report.writes.guests +=
-                u64::from(self.guests.tell(&tenant.name, Online::First(online)));
+                u64::from(self.guests.set_online(&tenant.name, Online::First(online)));
         }
         let (period, guests) = (self.period, &self.guests);
         self.state.guests.retain(|thread, guest| {
@@ -79,8 +72,9 @@ impl Actuator {
             let known = guest
                 .tenant
                 .as_ref()
-                .and_then(|it| Some((it, guests.known(it)?)));
-            let Some((tenant, (_, now))) = known.filter(|(_, known)| known.0 == guest.way) else {
+                .and_then(|it| Some((it, guests.online(it)?)));
+            let Some((tenant, (_, now))) = known.filter(|(_, known)| known.0 == guest.endpoint)
+            else {
                 let there = is_there(*thread);
                 if !there {
                     report.gone += 1;
@@ -93,97 +87,8 @@ impl Actuator {
                 dropped.push(Record::DropGuest(*thread));
                 return false;
             }
-            guests.tell(tenant, Online::Exactly(guest.original.clone()));
+            guests.set_online(tenant, Online::Exactly(guest.original.clone()));
             true
         });
-    }
-}
-
-/// Gives all guests back their online virtual CPUs, and all domains the pins of their parts; not the parts of
-/// domains whose first virtual CPU is to stay bound.
-pub(super) fn undo(
-    state: &mut State,
-    guests: &Guests,
-    bound: &BTreeSet<ThreadId>,
-    report: &mut RestoreReport,
-) {
-    let there = |way: &Way| is_there(way.thread);
-    let before = state.guests.len() + state.domains.len();
-    state.guests.retain(|_, guest| there(&guest.way));
-    state.domains.retain(|_, domain| there(&domain.way));
-    report.gone += (before - state.guests.len() - state.domains.len()) as u64;
-    let online = state.guests.values().map(|it| {
-        let online = Online::Exactly(it.original.clone());
-        (it.way.clone(), Question::SetOnline(online))
-    });
-    let free = |it: &&Domain| !bound.contains(&it.way.thread);
-    let pins = state.domains.values().filter(free);
-    let pins = pins.map(parts::question);
-    let wanted: Vec<(Way, Question)> = online.chain(pins).collect();
-    let asked: Vec<(Way, bool)> = wanted
-        .iter()
-        .map(|(way, question)| (way.clone(), matches!(question, Question::Pin { .. })))
-        .collect();
-    for ((way, pins), said) in asked.into_iter().zip(guests.put_back(wanted, WITHIN)) {
-        match said {
-            Ok(Said::Online(online)) => undone(state, &way, online, report),
-            Ok(Said::Pinned(pins)) => parts::undone(state, &way, pins, report),
-            Ok(Said::Stat(_) | Said::Pins(_)) => {}
-            Err(error) if pins => parts::undone(state, &way, Err(error), report),
-            Err(error) => undone(state, &way, Err(error), report),
-        }
-    }
-}
-
-/// Records the outcome of giving one guest its originals back.
-fn undone(
-    state: &mut State,
-    way: &Way,
-    online: Result<CpuSet, GuestError>,
-    report: &mut RestoreReport,
-) {
-    let Some(guest) = state.guests.get(&way.thread) else {
-        return;
-    };
-    let original = &guest.original;
-    let text = match online {
-        Ok(online) if online == *original => {
-            report.restored += 1;
-            state.guests.remove(&way.thread);
-            return;
-        }
-        Ok(online) => {
-            format!("its guest has virtual CPUs {online} online, before Quell {original}")
-        }
-        Err(error) => {
-            format!("its guest could not be given back virtual CPUs {original}: {error}")
-        }
-    };
-    report.failed += 1;
-    let tenant = guest.tenant.clone();
-    report.notes.push(note_of(tenant, way, text));
-}
-
-pub(super) fn said_of(journal: &Journal, error: &std::io::Error) -> String {
-    format!("{}: {error}", journal.path().display())
-}
-
-/// A note on a virtual machine, whose tenant is not known if it comes from the journal.
-pub(super) fn note_of(tenant: Option<TenantName>, way: &Way, text: String) -> Note {
-    match tenant {
-        Some(_) => note(tenant, text),
-        None => Note {
-            tenant,
-            subject: Subject::Thread(way.thread),
-            text,
-        },
-    }
-}
-
-pub(super) fn note(tenant: Option<TenantName>, text: String) -> Note {
-    Note {
-        tenant,
-        subject: Subject::Tenant,
-        text,
     }
 }

@@ -27,8 +27,8 @@
 //! The file is rewritten with the records that still matter when it has grown to four times their size. A
 //! lock file beside it, which is never removed, admits one process at a time.
 
-use super::ActError;
-use crate::guest::{Pins, Way};
+use super::error::ActError;
+use crate::guest::{GuestEndpoint, Pins};
 use nix::fcntl::{Flock, FlockArg};
 use quell_model::{CgroupPath, CpuSet, Nice, Pid, ThreadId, Tid};
 use std::fmt;
@@ -72,10 +72,13 @@ pub(super) enum Record {
         to: u64,
     },
     /// The guest of a virtual machine is about to have other virtual CPUs online than `original`.
-    Guest { way: Way, original: CpuSet },
+    Guest {
+        endpoint: GuestEndpoint,
+        original: CpuSet,
+    },
     /// Parts of a virtual machine are about to be pinned to `to`, by the manager that runs it.
     Parts {
-        way: Way,
+        endpoint: GuestEndpoint,
         original: Pins,
         from: Pins,
         to: Pins,
@@ -164,6 +167,11 @@ impl Journal {
             _lock: lock,
         };
         Ok((journal, contents))
+    }
+
+    /// The text that says that the journal could not be written.
+    pub fn cannot(&self, error: &io::Error) -> String {
+        format!("{}: {error}", self.path().display())
     }
 
     /// The path of the journal.
@@ -429,30 +437,30 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
             start_ticks: start.parse().ok()?,
         })
     };
-    let way = |[tid, start, process, door]: [&str; 4]| {
-        Some(Way {
+    let endpoint = |[tid, start, process, transport]: [&str; 4]| {
+        Some(GuestEndpoint {
             thread: id(tid, start)?,
             process: Pid(process.parse().ok()?),
-            door: door.parse().ok()?,
+            transport: transport.parse().ok()?,
         })
     };
     if kind == "guest" {
         let fields: Vec<&str> = rest.splitn(5, ' ').collect();
-        let [tid, start, process, original, door] = fields[..] else {
+        let [tid, start, process, original, transport] = fields[..] else {
             return None;
         };
         return Some(Record::Guest {
-            way: way([tid, start, process, door])?,
+            endpoint: endpoint([tid, start, process, transport])?,
             original: original.parse().ok()?,
         });
     }
     if kind == "parts" {
         let fields: Vec<&str> = rest.splitn(7, ' ').collect();
-        let [tid, start, process, original, from, to, door] = fields[..] else {
+        let [tid, start, process, original, from, to, transport] = fields[..] else {
             return None;
         };
         return Some(Record::Parts {
-            way: way([tid, start, process, door])?,
+            endpoint: endpoint([tid, start, process, transport])?,
             original: original.parse().ok()?,
             from: from.parse().ok()?,
             to: to.parse().ok()?,
@@ -538,22 +546,24 @@ impl fmt::Display for Record {
             } => {
                 write!(f, "cgroup {inode} {original} {from} {to} {path}")
             }
-            Record::Guest { way, original } => {
-                let (id, process, door) = (way.thread, way.process, &way.door);
+            Record::Guest { endpoint, original } => {
+                let (id, process, transport) =
+                    (endpoint.thread, endpoint.process, &endpoint.transport);
                 let ticks = id.start_ticks;
-                write!(f, "guest {id} {ticks} {process} {original} {door}")
+                write!(f, "guest {id} {ticks} {process} {original} {transport}")
             }
             Record::Parts {
-                way,
+                endpoint,
                 original,
                 from,
                 to,
             } => {
-                let (id, process, door) = (way.thread, way.process, &way.door);
+                let (id, process, transport) =
+                    (endpoint.thread, endpoint.process, &endpoint.transport);
                 let ticks = id.start_ticks;
                 write!(
                     f,
-                    "parts {id} {ticks} {process} {original} {from} {to} {door}"
+                    "parts {id} {ticks} {process} {original} {from} {to} {transport}"
                 )
             }
             Record::DropParts(id) => write!(f, "drop-parts {id} {}", id.start_ticks),
@@ -567,7 +577,7 @@ impl fmt::Display for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::Door;
+    use crate::guest::Transport;
     use proptest::prelude::*;
 
     const BOOT: &str = "0d1c";
@@ -608,18 +618,18 @@ mod tests {
                 to: 300,
             },
             Record::Guest {
-                way: Way {
+                endpoint: GuestEndpoint {
                     thread: id(44),
                     process: Pid(43),
-                    door: Door::Socket("/run/a b/ü.sock".into()),
+                    transport: Transport::Socket("/run/a b/ü.sock".into()),
                 },
                 original: CpuSet::first(4),
             },
             Record::Parts {
-                way: Way {
+                endpoint: GuestEndpoint {
                     thread: id(54),
                     process: Pid(53),
-                    door: Door::Libvirt {
+                    transport: Transport::Libvirt {
                         uuid: "6f0d3e3c-7c1a-4b43-9d6e-1f8f3a0f5c11".into(),
                         uri: "qemu+unix:///system?socket=/a b".into(),
                     },

@@ -5,9 +5,10 @@ use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
 use super::report::{Note, RestoreReport, Subject};
 use super::thread::{self, Sched};
-use crate::guest::{Part, Pins, Way};
+use crate::guest::{GuestEndpoint, Part, Pins};
 use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
+use quell_sys::sched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -67,7 +68,7 @@ pub(super) struct Thread {
     /// The CPUs that the thread has and the CPUs that it was to have, where they differ: its cpuset is
     /// smaller, or CPUs went offline.
     pub narrowed: Option<(CpuSet, CpuSet)>,
-    pub diffuser: super::diffusion::Diffuser,
+    pub nice_dither: super::nice_dither::NiceDither,
     /// The last period in which the thread was in the plan.
     pub planned: u64,
     /// Whether the thread has exited; it is kept a while, since children may yet show up with its settings.
@@ -90,7 +91,7 @@ pub(super) struct Cgroup {
 /// The guest of one virtual machine that was told to change its online virtual CPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Guest {
-    pub way: Way,
+    pub endpoint: GuestEndpoint,
     /// The virtual CPUs that the guest had online before.
     pub original: CpuSet,
     /// The tenant of the guest; unknown when the record comes from the journal.
@@ -101,7 +102,7 @@ pub(super) struct Guest {
 /// One virtual machine whose parts are pinned by the manager that runs it.
 #[derive(Debug, Clone)]
 pub(super) struct Domain {
-    pub way: Way,
+    pub endpoint: GuestEndpoint,
     /// The original pins of the parts.
     pub original: Pins,
     /// The present pins of the parts, unless another program has changed them.
@@ -119,7 +120,7 @@ impl Domain {
     /// The journal's record of the domain, with `to` about to hold.
     pub fn record(&self, to: &Pins) -> Record {
         Record::Parts {
-            way: self.way.clone(),
+            endpoint: self.endpoint.clone(),
             original: self.original.clone(),
             from: self.also.as_ref().unwrap_or(&self.last).clone(),
             to: to.clone(),
@@ -131,13 +132,26 @@ impl Domain {
         let also = self.also.iter().cloned();
         [self.last.clone()].into_iter().chain(also).collect()
     }
+
+    /// The pins that hold once `wanted` is pinned.
+    pub fn with(&self, wanted: &Pins) -> Pins {
+        let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
+        let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
+        ours.map(part).collect()
+    }
+
+    /// The originals of the parts that no other program has pinned.
+    pub fn ours(&self) -> Pins {
+        let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
+        self.original.only(ours)
+    }
 }
 
 impl Guest {
     /// The journal's record of the guest.
     pub fn record(&self) -> Record {
         Record::Guest {
-            way: self.way.clone(),
+            endpoint: self.endpoint.clone(),
             original: self.original.clone(),
         }
     }
@@ -215,7 +229,7 @@ impl Thread {
             settings: [None, None, None],
             cpus_requested: None,
             narrowed: None,
-            diffuser: Default::default(),
+            nice_dither: Default::default(),
             planned: 0,
             gone: false,
         }
@@ -351,24 +365,24 @@ impl State {
                         state.cgroups.insert(path, cgroup);
                     }
                 }
-                Record::Guest { way, original } => {
+                Record::Guest { endpoint, original } => {
                     let guest = Guest {
-                        way,
+                        endpoint,
                         original,
                         tenant: None,
                         planned: 0,
                     };
-                    state.guests.insert(guest.way.thread, guest);
+                    state.guests.insert(guest.endpoint.thread, guest);
                 }
                 Record::DropGuest(id) => drop(state.guests.remove(&id)),
                 Record::Parts {
-                    way,
+                    endpoint,
                     original,
                     from,
                     to,
                 } => {
                     let domain = Domain {
-                        way,
+                        endpoint,
                         original,
                         last: to,
                         also: Some(from),
@@ -376,7 +390,7 @@ impl State {
                         tenant: None,
                         planned: 0,
                     };
-                    state.domains.insert(domain.way.thread, domain);
+                    state.domains.insert(domain.endpoint.thread, domain);
                 }
                 Record::DropParts(id) => drop(state.domains.remove(&id)),
                 Record::DropThread(id) => drop(state.threads.swap_remove(&id)),
@@ -516,7 +530,7 @@ impl State {
                 if known.contains(&tid) || stat.start_ticks <= opened_ticks {
                     continue;
                 }
-                let (Ok(sched), Ok(cpus)) = (thread::sched(tid), thread::affinity(tid)) else {
+                let (Ok(sched), Ok(cpus)) = (thread::scheduling(tid), sched::affinity(tid)) else {
                     continue;
                 };
                 let inherited = creators.iter().find(|creator| {
@@ -576,7 +590,7 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
         let Some(setting) = &thread.settings[attr as usize] else {
             continue;
         };
-        let now = match (attr, thread::sched(tid), thread::affinity(tid)) {
+        let now = match (attr, thread::scheduling(tid), sched::affinity(tid)) {
             (Attr::Cpus, _, Ok(cpus)) => Value::Cpus(cpus),
             (Attr::Nice | Attr::Slice, Ok(sched), Ok(cpus)) if sched.fair => {
                 host.value(&sched, &cpus, attr)
@@ -655,9 +669,9 @@ pub(super) fn write_back(tid: Tid, back: &mut [Option<Value>; 3]) -> io::Result<
             thread::set_sched(tid, *nice, *slice)
         }
         (None, Some(Value::Slice(slice))) => {
-            thread::sched(tid).and_then(|now| thread::set_sched(tid, now.nice, *slice))
+            thread::scheduling(tid).and_then(|now| thread::set_sched(tid, now.nice, *slice))
         }
-        (Some(Value::Nice(nice)), _) => thread::set_nice(tid, *nice),
+        (Some(Value::Nice(nice)), _) => sched::set_nice(tid, *nice),
         _ => Ok(()),
     };
     if sched.is_ok() {

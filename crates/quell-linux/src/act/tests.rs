@@ -2,7 +2,7 @@
 //! contents, and a folder in place of a cgroup hierarchy.
 
 use super::cgroup::Cgroups;
-use super::journal::{Record, Value};
+use super::journal::{Contents, Journal, Record, Value};
 use super::state::{Host, State};
 use super::thread::{self, own_tid};
 use super::*;
@@ -10,6 +10,8 @@ use quell_model::{
     CgroupPath, HostSample, Nice, Pid, Plan, Snapshot, Source, TenantPlan, TenantSample,
     TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
+use quell_sys::sched;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
@@ -36,7 +38,7 @@ impl Sleeper {
     }
 
     fn nice(&self) -> i32 {
-        thread::sched(self.id.tid).unwrap().nice
+        thread::scheduling(self.id.tid).unwrap().nice
     }
 
     fn record(&self, original: i32, from: i32, to: i32) -> Record {
@@ -93,7 +95,7 @@ fn only_what_quell_left_is_put_back() {
         (&reused, 7),
         (&dropped, 7),
     ] {
-        thread::set_nice(sleeper.id.tid, nice).unwrap();
+        sched::set_nice(sleeper.id.tid, nice).unwrap();
     }
     let mut other = reused.record(0, 0, 7);
     if let Record::Thread { id, .. } = &mut other {
@@ -139,7 +141,7 @@ fn a_damaged_journal_is_said_used_and_kept() {
     let path = dir.path().join("journal");
     let (lost, found) = (Sleeper::start(), Sleeper::start());
     for sleeper in [&lost, &found] {
-        thread::set_nice(sleeper.id.tid, 7).unwrap();
+        sched::set_nice(sleeper.id.tid, 7).unwrap();
     }
     left_behind(&path, &[lost.record(0, 0, 7), found.record(7, 7, 7)]);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -341,7 +343,7 @@ fn what_was_refused_later_is_still_given_back() {
         return;
     }
     let sleeper = Sleeper::start();
-    thread::set_nice(sleeper.id.tid, 7).unwrap();
+    sched::set_nice(sleeper.id.tid, 7).unwrap();
     let mut known = state::Thread::new(Pid(std::process::id()), Some("t".into()));
     let mut setting = state::Setting::new(Value::Nice(2), Value::Nice(2));
     setting.wrote(Value::Nice(7));

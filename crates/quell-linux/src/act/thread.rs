@@ -1,73 +1,13 @@
-//! The settings of one thread, read and written with system calls. This module keeps no state.
+//! The settings of one thread, as Quell reads and writes them. This module keeps no state.
 
 use quell_model::{CpuSet, ThreadId, Tid};
+use quell_sys::sched::{self, SCHED_FLAG_KEEP_POLICY, SchedAttr};
 use std::io;
-use std::mem::size_of;
 
 /// The least slice that EEVDF takes, in ns (`__setparam_fair`, kernel/sched/syscalls.c, Linux 6.12).
 pub(super) const SLICE_MIN_NS: u64 = 100_000;
 /// The greatest slice that EEVDF takes, in ns.
 pub(super) const SLICE_MAX_NS: u64 = 100_000_000;
-
-/// Keeps policy and reset-on-fork as they are (linux/sched.h, Linux 5.3).
-const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
-
-/// The words of the largest CPU mask that a kernel has (CONFIG_NR_CPUS <= 8192).
-const MASK_WORDS: usize = 8192 / 64;
-
-/// `struct sched_attr` without utilisation clamps (SCHED_ATTR_SIZE_VER0), so writing it keeps them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SchedAttr {
-    /// The size of the structure, filled in by [`SchedAttr::give`] and the kernel.
-    pub size: u32,
-    /// The scheduling policy: `SCHED_OTHER`, ...
-    pub policy: u32,
-    /// Flags: `SCHED_FLAG_KEEP_POLICY`, ...
-    pub flags: u64,
-    /// The nice value, -20 to 19, of threads with a weight.
-    pub nice: i32,
-    /// The priority, 1 to 99, of real-time threads.
-    pub priority: u32,
-    /// The slice in ns of threads with a weight; 0: the kernel's own (Linux 6.12).
-    pub runtime: u64,
-    /// The relative deadline of SCHED_DEADLINE threads, in ns.
-    pub deadline: u64,
-    /// The period of SCHED_DEADLINE threads, in ns.
-    pub period: u64,
-}
-
-impl SchedAttr {
-    /// Reads the attributes of a thread; `tid` 0 is the calling thread.
-    ///
-    /// # Errors
-    /// The call fails if the thread has ended.
-    pub fn of(tid: Tid) -> io::Result<SchedAttr> {
-        let mut attr = SchedAttr::default();
-        // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns
-        // are valid for its integer fields.
-        check(unsafe {
-            let size = size_of::<SchedAttr>();
-            libc::syscall(libc::SYS_sched_getattr, tid.0, &raw mut attr, size, 0)
-        })?;
-        Ok(attr)
-    }
-
-    /// Sets the attributes of a thread; `tid` 0 is the calling thread.
-    ///
-    /// # Errors
-    /// The call fails if the thread has ended, the caller lacks the privilege, or the kernel refuses these
-    /// values.
-    pub fn give(self, tid: Tid) -> io::Result<()> {
-        let attr = SchedAttr {
-            size: size_of::<SchedAttr>() as u32,
-            ..self
-        };
-        // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`.
-        check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid.0, &raw const attr, 0) })?;
-        Ok(())
-    }
-}
 
 /// The scheduling of a thread, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,17 +26,13 @@ pub(super) struct Stat {
     pub start_ticks: u64,
 }
 
-fn check(result: libc::c_long) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
-}
-
 /// Whether the error says that the thread is gone.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
 /// Reads the scheduling of a thread.
-pub(super) fn sched(tid: Tid) -> io::Result<Sched> {
+pub(super) fn scheduling(tid: Tid) -> io::Result<Sched> {
     let attr = SchedAttr::of(tid)?;
     let policy = attr.policy as i32;
     let fair = policy == libc::SCHED_OTHER || policy == libc::SCHED_BATCH;
@@ -116,55 +52,15 @@ pub(super) fn set_sched(tid: Tid, nice: i32, slice_ns: u64) -> io::Result<()> {
         runtime: slice_ns,
         ..SchedAttr::default()
     };
-    attr.give(tid)
-}
-
-/// Sets the nice value only. `sched_setattr` would also set the slice: to the kernel's own, or to a
-/// custom slice of the present length, neither of which is what the thread's owner chose.
-///
-/// `tid` 0 is the calling thread. Async-signal-safe.
-///
-/// # Errors
-/// The call fails if the thread has ended, or the caller lacks the privilege.
-pub fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid.0, nice) })?;
-    Ok(())
-}
-
-/// Reads a thread's affinity: the CPUs that its owner chose, within its cpuset and the online CPUs.
-pub(crate) fn affinity(tid: Tid) -> io::Result<CpuSet> {
-    let mut words = [0u64; MASK_WORDS];
-    // SAFETY: the kernel writes at most the size passed, which is that of `words`.
-    let bytes = check(unsafe {
-        libc::syscall(
-            libc::SYS_sched_getaffinity,
-            tid.0,
-            size_of_val(&words),
-            words.as_mut_ptr(),
-        )
-    })?;
-    Ok(CpuSet::from_words(
-        &words[..bytes.div_ceil(8).min(MASK_WORDS)],
-    ))
+    attr.set(tid)
 }
 
 /// Sets a thread's affinity; the empty set stands for all CPUs its cpuset allows, now and later.
-pub(crate) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
-    let mut words = [if cpus.is_empty() { u64::MAX } else { 0 }; MASK_WORDS];
-    for (word, &given) in words.iter_mut().zip(cpus.words()) {
-        *word = given;
+pub(super) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+    match cpus.is_empty() {
+        true => sched::set_affinity_to_all(tid),
+        false => sched::set_affinity(tid, cpus),
     }
-    // SAFETY: the kernel reads at most the size passed, which is that of `words`.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_sched_setaffinity,
-            tid.0,
-            size_of_val(&words),
-            words.as_ptr(),
-        )
-    })?;
-    Ok(())
 }
 
 /// Reads a thread's parent process and start time: start time and thread id identify it for all time.
@@ -202,25 +98,20 @@ pub(super) fn own_tid() -> Tid {
 pub(super) fn default_slice() -> io::Result<Option<u64>> {
     let probe = || -> io::Result<Option<u64>> {
         let tid = own_tid();
-        let before = sched(tid)?;
+        let before = scheduling(tid)?;
         if !before.fair {
             // Started under real-time scheduling: only this scratch thread leaves it.
-            let param = libc::sched_param { sched_priority: 0 };
-            let param = &raw const param;
-            // SAFETY: the parameter outlives the call; 0 is the calling thread.
-            check(unsafe {
-                libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, param)
-            })?;
+            sched::set_policy(sched::CALLER, libc::SCHED_OTHER, 0)?;
         }
         set_sched(tid, before.nice, 0)?;
-        let default = sched(tid)?.slice_ns;
+        let default = scheduling(tid)?.slice_ns;
         let other = if default == SLICE_MIN_NS {
             SLICE_MIN_NS * 2
         } else {
             SLICE_MIN_NS
         };
         set_sched(tid, before.nice, other)?;
-        Ok((default != 0 && sched(tid)?.slice_ns == other).then_some(default))
+        Ok((default != 0 && scheduling(tid)?.slice_ns == other).then_some(default))
     };
     let thread = std::thread::Builder::new()
         .name("quell-probe".into())
@@ -252,26 +143,26 @@ mod tests {
     fn a_thread_reads_what_was_set() {
         let handle = std::thread::spawn(|| {
             let tid = own_tid();
-            let before = affinity(tid).unwrap();
-            set_nice(tid, 5).unwrap();
+            let before = sched::affinity(tid).unwrap();
+            sched::set_nice(tid, 5).unwrap();
             set_affinity(tid, &before.iter().take(1).collect()).unwrap();
-            assert_eq!(sched(tid).unwrap().nice, 5);
-            assert_eq!(affinity(tid).unwrap().len(), 1);
+            assert_eq!(scheduling(tid).unwrap().nice, 5);
+            assert_eq!(sched::affinity(tid).unwrap().len(), 1);
             set_affinity(tid, &CpuSet::new()).unwrap();
-            assert!(affinity(tid).unwrap().intersection(&before) == before);
+            assert!(sched::affinity(tid).unwrap().intersection(&before) == before);
             if let Some(default) = default_slice().unwrap() {
                 set_sched(tid, 6, 3_000_000).unwrap();
-                let now = sched(tid).unwrap();
+                let now = scheduling(tid).unwrap();
                 assert_eq!((now.nice, now.slice_ns), (6, 3_000_000));
                 set_sched(tid, 6, 0).unwrap();
-                assert_eq!(sched(tid).unwrap().slice_ns, default);
+                assert_eq!(scheduling(tid).unwrap().slice_ns, default);
             } else {
                 quell_testkit::skip!(Other, "this kernel has no custom slices");
             }
             assert!(stat(tid).unwrap().start_ticks > 0);
         });
         handle.join().unwrap();
-        assert!(is_gone(&sched(Tid(0x3fff_fff0)).unwrap_err()));
+        assert!(is_gone(&scheduling(Tid(0x3fff_fff0)).unwrap_err()));
         assert!(is_gone(&stat(Tid(0x3fff_fff0)).unwrap_err()));
     }
 }

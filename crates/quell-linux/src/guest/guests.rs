@@ -4,15 +4,15 @@
 //! to one client at a time. A domain of libvirt's has a second thread, which pins its parts: pinning needs no
 //! answer of the guest, and does not wait for one.
 
+use super::endpoint::{GuestEndpoint, Transport};
 use super::libvirt::{self, Domains, Found};
-use super::watch::{Question, Said, Watched};
-use super::way::{Door, Way};
+use super::watch::{Answer, Question, Watched};
 use super::{GuestError, Online, Pins};
 use crate::observe::qemu;
-use nix::time::{ClockId, clock_gettime};
 use quell_model::{
     CpuSet, GuestSample, Pid, Snapshot, TenantName, TenantSample, ThreadId, ThreadRole,
 };
+use quell_sys::clock::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,30 +40,30 @@ pub struct Guests(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    all: Mutex<BTreeMap<TenantName, One>>,
+    all: Mutex<BTreeMap<TenantName, GuestState>>,
     domains: Domains,
 }
 
 /// The authority over the CPUs that the threads of a tenant's virtual machine may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Bound {
+pub enum AffinityOwner {
     /// Each thread has its own affinity.
     #[default]
     Threads,
     /// libvirt decides, by the pins of that process's parts.
-    Parts(Pid),
+    Libvirt(Pid),
     /// The authority is not known yet.
-    NotYet(Pid),
+    Unknown(Pid),
 }
 
 #[derive(Debug)]
-struct One {
+struct GuestState {
     /// The thread of the guest's first virtual CPU.
     thread: ThreadId,
     process: Pid,
     /// The number of virtual machines of the tenant.
     machines: usize,
-    reached: Reached,
+    contact: Contact,
     /// The time at which the guest was first seen.
     since: Instant,
     asked: Option<Instant>,
@@ -86,22 +86,24 @@ struct One {
     clippy::large_enum_variant,
     reason = "there are as many as virtual machines, and nearly all are asked"
 )]
-enum Reached {
+enum Contact {
     /// The guest cannot be asked.
-    Not,
+    None,
     /// libvirt is asked for the domain of that UUID; `said`: the reported reason why it is not available.
-    Sought { uuid: String, said: Option<String> },
-    Asked {
-        way: Way,
+    Searching { uuid: String, said: Option<String> },
+    /// The guest is asked through `endpoint`.
+    Connected {
+        endpoint: GuestEndpoint,
         agent: Watched,
-        /// The pins of its parts, if libvirt keeps them.
-        parts: Option<Parts>,
+        /// The pins of its parts, where libvirt keeps pins.
+        libvirt_pins: Option<LibvirtPins>,
     },
 }
 
-/// The parts of a domain.
+/// The pins of one domain as libvirt last reported them ([`Pins`]), and the thread that reads and changes
+/// them. What they are to become, and what they were before Quell, is the matter of `act::libvirt_pins`.
 #[derive(Debug)]
-struct Parts {
+struct LibvirtPins {
     watched: Watched,
     /// The number of times its agent had come.
     agents: u64,
@@ -123,15 +125,15 @@ impl Default for Guests {
 }
 
 impl Guests {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<TenantName, One>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<TenantName, GuestState>> {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the guests of the snapshot's virtual machines that are due, and enters their latest answers into
     /// the snapshot.
-    pub fn see(&self, snapshot: &mut Snapshot) {
+    pub fn sample_into(&self, snapshot: &mut Snapshot) {
         let mut all = self.all();
-        let is = |name: &TenantName, one: &One| {
+        let is = |name: &TenantName, one: &GuestState| {
             let machine = snapshot.tenant(name).and_then(machine);
             machine.map(|it| (it.0, it.1)) == Some((one.thread, one.process))
         };
@@ -142,38 +144,38 @@ impl Guests {
             };
             let one = all
                 .entry(sample.name.clone())
-                .or_insert_with(|| One::new(thread, process));
+                .or_insert_with(|| GuestState::new(thread, process));
             one.count(machines);
-            one.seek(&self.0.domains);
+            one.find_domain(&self.0.domains);
             one.ask(&self.0.domains);
-            one.hear();
+            one.take_answers();
             // The figures of one guest are not the needs of several.
             sample.guest = one.sample.filter(|_| machines == 1);
         }
     }
 
-    /// The way to a tenant's guest and the virtual CPUs that it has online, once it has answered.
-    pub fn known(&self, tenant: &TenantName) -> Option<(Way, CpuSet)> {
+    /// The endpoint of a tenant's guest and the virtual CPUs that it has online, once it has answered.
+    pub fn online(&self, tenant: &TenantName) -> Option<(GuestEndpoint, CpuSet)> {
         let all = self.all();
         let one = all.get(tenant)?;
-        let (way, _) = one.reached.agent()?;
-        one.sample.map(|_| (way.clone(), one.online.clone()))
+        let (endpoint, _) = one.contact.agent()?;
+        one.sample.map(|_| (endpoint.clone(), one.online.clone()))
     }
 
     /// Whether a tenant is more than one virtual machine, in which case none is to have other CPUs online
     /// than it had.
-    pub fn several(&self, tenant: &TenantName) -> bool {
+    pub fn has_several_machines(&self, tenant: &TenantName) -> bool {
         self.all().get(tenant).is_some_and(|it| it.machines > 1)
     }
 
     /// Tells a tenant's guest of a change, which it makes in its own time; not more than once a second.
     /// Returns false if it was not told: it cannot be told now, or the same change had no effect before.
-    pub fn tell(&self, tenant: &TenantName, online: Online) -> bool {
+    pub fn set_online(&self, tenant: &TenantName, online: Online) -> bool {
         let mut all = self.all();
         let Some(one) = all.get_mut(tenant) else {
             return false;
         };
-        let Some((_, watched)) = one.reached.agent() else {
+        let Some((_, watched)) = one.contact.agent() else {
             return false;
         };
         let again = |(told, at, came): &(Online, Instant, Option<CpuSet>)| {
@@ -190,41 +192,58 @@ impl Guests {
     }
 
     /// The authority over the CPUs that the threads of a tenant's virtual machine may use.
-    pub fn bound(&self, tenant: &TenantName) -> Bound {
+    pub fn affinity_owner(&self, tenant: &TenantName) -> AffinityOwner {
         let all = self.all();
-        match all.get(tenant).map(|one| (&one.reached, one.process)) {
-            Some((Reached::Asked { parts: Some(_), .. }, process)) => Bound::Parts(process),
-            Some((Reached::Sought { said: None, .. }, process)) => Bound::NotYet(process),
-            _ => Bound::Threads,
+        match all.get(tenant).map(|one| (&one.contact, one.process)) {
+            Some((
+                Contact::Connected {
+                    libvirt_pins: Some(_),
+                    ..
+                },
+                process,
+            )) => AffinityOwner::Libvirt(process),
+            Some((Contact::Searching { said: None, .. }, process)) => {
+                AffinityOwner::Unknown(process)
+            }
+            _ => AffinityOwner::Threads,
         }
     }
 
-    /// The way to a tenant's domain and the pins of its parts, unless they are just being changed.
-    pub fn pins(&self, tenant: &TenantName) -> Option<(Way, Pins)> {
+    /// The endpoint of a tenant's domain and the pins of its parts, unless they are just being changed.
+    pub fn pins(&self, tenant: &TenantName) -> Option<(GuestEndpoint, Pins)> {
         let all = self.all();
-        let Reached::Asked { way, parts, .. } = &all.get(tenant)?.reached else {
+        let Contact::Connected {
+            endpoint,
+            libvirt_pins,
+            ..
+        } = &all.get(tenant)?.contact
+        else {
             return None;
         };
-        let parts = parts.as_ref().filter(|it| it.watched.is_idle())?;
-        Some((way.clone(), parts.pins.clone()?))
+        let libvirt_pins = libvirt_pins.as_ref().filter(|it| it.watched.is_idle())?;
+        Some((endpoint.clone(), libvirt_pins.pins.clone()?))
     }
 
     /// Has those parts of a tenant's domain pinned that are as in one of `expected`. Returns false if that
     /// cannot be asked now.
     pub fn pin(&self, tenant: &TenantName, expected: Vec<Pins>, wanted: Pins) -> bool {
         let mut all = self.all();
-        match all.get_mut(tenant).map(|it| &mut it.reached) {
-            Some(Reached::Asked {
-                parts: Some(parts), ..
-            }) => parts.watched.is_idle() && parts.watched.ask(Question::Pin { expected, wanted }),
+        match all.get_mut(tenant).map(|it| &mut it.contact) {
+            Some(Contact::Connected {
+                libvirt_pins: Some(libvirt_pins),
+                ..
+            }) => {
+                libvirt_pins.watched.is_idle()
+                    && libvirt_pins.watched.ask(Question::Pin { expected, wanted })
+            }
             _ => false,
         }
     }
 
-    /// The tenant whose guest is reached that way.
-    pub fn reached(&self, way: &Way) -> Option<TenantName> {
+    /// The tenant whose guest has that endpoint.
+    pub fn tenant_at(&self, endpoint: &GuestEndpoint) -> Option<TenantName> {
         let all = self.all();
-        let is = |one: &One| one.reached.agent().is_some_and(|it| it.0 == way);
+        let is = |one: &GuestState| one.contact.agent().is_some_and(|it| it.0 == endpoint);
         let mut found = all.iter().filter(|(_, one)| is(one));
         found.next().map(|(name, _)| name.clone())
     }
@@ -247,27 +266,29 @@ impl Guests {
     /// that time.
     pub fn put_back(
         &self,
-        wanted: Vec<(Way, Question)>,
+        wanted: Vec<(GuestEndpoint, Question)>,
         within: Duration,
-    ) -> Vec<Result<Said, GuestError>> {
+    ) -> Vec<Result<Answer, GuestError>> {
         let until = Instant::now() + within;
         let all = std::mem::take(&mut *self.all());
-        let mut known: Vec<(Way, Option<Watched>, Option<Watched>)> = all
+        let mut known: Vec<(GuestEndpoint, Option<Watched>, Option<Watched>)> = all
             .into_values()
-            .filter_map(|one| match one.reached {
-                Reached::Asked { way, agent, parts } => {
-                    Some((way, Some(agent), parts.map(|it| it.watched)))
-                }
-                Reached::Not | Reached::Sought { .. } => None,
+            .filter_map(|one| match one.contact {
+                Contact::Connected {
+                    endpoint,
+                    agent,
+                    libvirt_pins,
+                } => Some((endpoint, Some(agent), libvirt_pins.map(|it| it.watched))),
+                Contact::None | Contact::Searching { .. } => None,
             })
             .collect();
-        let wait = |(way, question): (Way, Question)| {
-            let found = known.iter_mut().find(|(it, ..)| *it == way);
-            let watched = found.and_then(|(_, agent, parts)| match question {
-                Question::Pins | Question::Pin { .. } => parts.take(),
+        let wait = |(endpoint, question): (GuestEndpoint, Question)| {
+            let found = known.iter_mut().find(|(it, ..)| *it == endpoint);
+            let watched = found.and_then(|(_, agent, libvirt_pins)| match question {
+                Question::Pins | Question::Pin { .. } => libvirt_pins.take(),
                 Question::Stat | Question::SetOnline(_) => agent.take(),
             });
-            let watched = watched.map_or_else(|| way.watched().map_err(GuestError::Away), Ok);
+            let watched = watched.map_or_else(|| endpoint.watched().map_err(GuestError::Away), Ok);
             Waiting::new(watched, question)
         };
         let mut waits: Vec<Waiting> = wanted.iter().cloned().map(wait).collect();
@@ -284,7 +305,7 @@ impl Guests {
         let said: Vec<_> = waits.iter_mut().map(|it| it.said.take()).collect();
         let others = known
             .into_iter()
-            .flat_map(|(_, agent, parts)| [agent, parts]);
+            .flat_map(|(_, agent, libvirt_pins)| [agent, libvirt_pins]);
         let told = waits.into_iter().map(|it| it.watched);
         leave(told.chain(others).flatten());
         let within_ms = within.as_millis() as u64;
@@ -314,7 +335,7 @@ fn leave(all: impl Iterator<Item = Watched>) {
 struct Waiting {
     watched: Option<Watched>,
     wanted: Option<Question>,
-    said: Option<Result<Said, GuestError>>,
+    said: Option<Result<Answer, GuestError>>,
 }
 
 impl Waiting {
@@ -347,22 +368,24 @@ impl Waiting {
     }
 }
 
-impl Reached {
-    fn agent(&self) -> Option<(&Way, &Watched)> {
+impl Contact {
+    fn agent(&self) -> Option<(&GuestEndpoint, &Watched)> {
         match self {
-            Reached::Asked { way, agent, .. } => Some((way, agent)),
+            Contact::Connected {
+                endpoint, agent, ..
+            } => Some((endpoint, agent)),
             _ => None,
         }
     }
 }
 
-impl One {
-    fn new(thread: ThreadId, process: Pid) -> One {
-        let mut one = One {
+impl GuestState {
+    fn new(thread: ThreadId, process: Pid) -> GuestState {
+        let mut one = GuestState {
             thread,
             process,
             machines: 1,
-            reached: Reached::Not,
+            contact: Contact::None,
             since: Instant::now(),
             asked: None,
             every: EVERY,
@@ -376,9 +399,9 @@ impl One {
         let socket = qemu::agent_socket(&cmdline);
         let uuid = qemu::uuid(&cmdline).filter(|it| libvirt::is_uuid(it));
         match (socket, uuid) {
-            (Some(socket), _) => one.reach(Door::Socket(in_folder_of(process, socket)), 0),
-            (None, Some(uuid)) => one.reached = Reached::Sought { uuid, said: None },
-            (None, None) => one.not("its QEMU has no socket for a guest agent"),
+            (Some(socket), _) => one.connect(Transport::Socket(in_folder_of(process, socket)), 0),
+            (None, Some(uuid)) => one.contact = Contact::Searching { uuid, said: None },
+            (None, None) => one.unreachable("its QEMU has no socket for a guest agent"),
         }
         one
     }
@@ -396,45 +419,50 @@ impl One {
     }
 
     /// Marks the guest as one that cannot be asked, which is to be reported.
-    fn not(&mut self, why: &str) {
+    fn unreachable(&mut self, why: &str) {
         self.news = Some(format!(
             "its guest cannot be asked: {why}; what it uses is all that its CPUs can be chosen by"
         ));
     }
 
-    fn reach(&mut self, door: Door, agents: u64) {
+    fn connect(&mut self, transport: Transport, agents: u64) {
         let (thread, process) = (self.thread, self.process);
-        let way = Way {
+        let endpoint = GuestEndpoint {
             thread,
             process,
-            door,
+            transport,
         };
         // A journal has to be able to name the guest.
-        if !way.door.is_a_line() {
-            return self.not("the way to its guest agent has more than one line");
+        if !endpoint.transport.is_a_line() {
+            return self.unreachable("the way to its guest agent has more than one line");
         }
-        let parts = matches!(way.door, Door::Libvirt { .. }).then(|| way.watched());
-        match (way.watched(), parts.transpose()) {
+        let libvirt_pins =
+            matches!(endpoint.transport, Transport::Libvirt { .. }).then(|| endpoint.watched());
+        match (endpoint.watched(), libvirt_pins.transpose()) {
             (Ok(agent), Ok(watched)) => {
-                let parts = watched.map(|watched| Parts {
+                let libvirt_pins = watched.map(|watched| LibvirtPins {
                     watched,
                     agents,
                     pins: None,
                     asked: None,
                     failed: None,
                 });
-                self.reached = Reached::Asked { way, agent, parts };
+                self.contact = Contact::Connected {
+                    endpoint,
+                    agent,
+                    libvirt_pins,
+                };
             }
             (Err(error), _) | (_, Err(error)) => {
-                self.reached = Reached::Not;
-                self.not(&error.to_string());
+                self.contact = Contact::None;
+                self.unreachable(&error.to_string());
             }
         }
     }
 
     /// Looks for the domain in libvirt, as long as it is not found.
-    fn seek(&mut self, domains: &Domains) {
-        let Reached::Sought { uuid, said } = &mut self.reached else {
+    fn find_domain(&mut self, domains: &Domains) {
+        let Contact::Searching { uuid, said } = &mut self.contact else {
             return;
         };
         let why = match domains.find(uuid) {
@@ -445,7 +473,7 @@ impl One {
                     self.news = Some("libvirt has it now: its guest is asked".to_string());
                 }
                 let (uuid, uri) = (uuid.clone(), domains.uri().to_string());
-                return self.reach(Door::Libvirt { uuid, uri }, agents);
+                return self.connect(Transport::Libvirt { uuid, uri }, agents);
             }
             Found::Unknown => {
                 format!(
@@ -459,30 +487,37 @@ impl One {
         };
         if said.as_ref() != Some(&why) {
             *said = Some(why.clone());
-            self.not(&why);
+            self.unreachable(&why);
         }
     }
 
     fn ask(&mut self, domains: &Domains) {
-        let Reached::Asked { way, agent, parts } = &mut self.reached else {
+        let Contact::Connected {
+            endpoint,
+            agent,
+            libvirt_pins,
+        } = &mut self.contact
+        else {
             return;
         };
-        if let (Some(parts), Door::Libvirt { uuid, .. }) = (parts, &way.door) {
+        if let (Some(libvirt_pins), Transport::Libvirt { uuid, .. }) =
+            (libvirt_pins, &endpoint.transport)
+        {
             if let Found::Running { agents } = domains.find(uuid) {
                 // The agent has come just now: it may answer again.
-                if agents > std::mem::replace(&mut parts.agents, agents) {
+                if agents > std::mem::replace(&mut libvirt_pins.agents, agents) {
                     (self.asked, self.every) = (None, EVERY);
                 }
             }
-            let every = if parts.pins.is_some() {
+            let every = if libvirt_pins.pins.is_some() {
                 PINS_EVERY
             } else {
                 EVERY
             };
-            let due = parts.asked.is_none_or(|it| it.elapsed() >= every);
-            if due && parts.watched.is_idle() {
-                parts.asked = Some(Instant::now());
-                parts.watched.ask(Question::Pins);
+            let due = libvirt_pins.asked.is_none_or(|it| it.elapsed() >= every);
+            if due && libvirt_pins.watched.is_idle() {
+                libvirt_pins.asked = Some(Instant::now());
+                libvirt_pins.watched.ask(Question::Pins);
             }
         }
         let due = self.asked.is_none_or(|at| at.elapsed() >= self.every);
@@ -492,30 +527,35 @@ impl One {
     }
 
     /// Takes the answers that came since the last call.
-    fn hear(&mut self) {
-        let Reached::Asked { way, agent, parts } = &mut self.reached else {
+    fn take_answers(&mut self) {
+        let Contact::Connected {
+            endpoint,
+            agent,
+            libvirt_pins,
+        } = &mut self.contact
+        else {
             return;
         };
-        if let Some(parts) = parts {
-            for (_, said) in parts.watched.answers() {
+        if let Some(libvirt_pins) = libvirt_pins {
+            for (_, said) in libvirt_pins.watched.answers() {
                 let (what, pins) = match said {
-                    Said::Pins(pins) => ("read", pins),
-                    Said::Pinned(pins) => ("changed", pins),
-                    Said::Stat(_) | Said::Online(_) => continue,
+                    Answer::Pins(pins) => ("read", pins),
+                    Answer::Pinned(pins) => ("changed", pins),
+                    Answer::Stat(_) | Answer::Online(_) => continue,
                 };
                 let failed = pins.as_ref().err();
                 let failed = failed
                     .map(|it| format!("its pins could not be {what} ({it}), which is tried again"));
-                if failed.is_some() && failed != parts.failed {
+                if failed.is_some() && failed != libvirt_pins.failed {
                     self.news.clone_from(&failed);
                 }
-                parts.failed = failed;
-                parts.pins = pins.ok();
+                libvirt_pins.failed = failed;
+                libvirt_pins.pins = pins.ok();
             }
         }
         for (at, said) in agent.answers() {
             let failed = match said {
-                Said::Stat(Ok(stat)) => {
+                Answer::Stat(Ok(stat)) => {
                     self.sample = Some(GuestSample {
                         at_ns: monotonic_ns().saturating_sub(at.elapsed().as_nanos() as u64),
                         used_ns: stat.used_ns(),
@@ -525,18 +565,18 @@ impl One {
                     self.online = stat.online;
                     None
                 }
-                Said::Online(Ok(online)) => {
+                Answer::Online(Ok(online)) => {
                     if let Some((_, _, came)) = &mut self.told {
                         *came = Some(online.clone());
                     }
                     self.online = online;
                     None
                 }
-                Said::Online(Err(error)) | Said::Stat(Err(error)) => Some(error),
-                Said::Pins(_) | Said::Pinned(_) => continue,
+                Answer::Online(Err(error)) | Answer::Stat(Err(error)) => Some(error),
+                Answer::Pins(_) | Answer::Pinned(_) => continue,
             };
             let silent = failed.is_some();
-            let by_libvirt = matches!(way.door, Door::Libvirt { .. });
+            let by_libvirt = matches!(endpoint.transport, Transport::Libvirt { .. });
             self.every = match silent && by_libvirt {
                 true => (self.every * 2).min(SELDOM),
                 false => EVERY,
@@ -554,13 +594,6 @@ impl One {
             self.silent = silent;
         }
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |it| {
-        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
-    })
 }
 
 /// The thread of the first virtual CPU, its process, and the number of virtual machines.
@@ -590,16 +623,16 @@ impl Guests {
     pub(crate) fn with(
         &self,
         tenant: &TenantName,
-        way: Way,
+        endpoint: GuestEndpoint,
         agent: Box<dyn super::Guest>,
-        parts: Option<Box<dyn super::Guest>>,
+        libvirt_pins: Option<Box<dyn super::Guest>>,
     ) {
-        let mut one = One::new(way.thread, way.process);
+        let mut one = GuestState::new(endpoint.thread, endpoint.process);
         one.news = None;
-        one.reached = Reached::Asked {
-            way,
+        one.contact = Contact::Connected {
+            endpoint,
             agent: Watched::new(agent).unwrap(),
-            parts: parts.map(|it| Parts {
+            libvirt_pins: libvirt_pins.map(|it| LibvirtPins {
                 watched: Watched::new(it).unwrap(),
                 agents: 0,
                 pins: None,

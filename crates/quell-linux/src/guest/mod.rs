@@ -7,16 +7,16 @@
 //! figures are taken from them. Where libvirt runs the guest, libvirt also pins its parts ([`Pins`]).
 
 pub mod agent;
+mod endpoint;
 mod guests;
 pub mod libvirt;
 pub(crate) mod pins;
 pub mod stat;
 pub mod watch;
-mod way;
 
-pub use guests::{Bound, Guests};
+pub use endpoint::{GuestEndpoint, Transport};
+pub use guests::{AffinityOwner, Guests};
 pub use pins::{Part, Pins};
-pub use way::{Door, Way};
 
 use quell_model::CpuSet;
 use stat::GuestStat;

@@ -1,6 +1,9 @@
 //! The CPUs to which the parts of a virtual machine are pinned, where a manager of virtual machines (libvirt)
 //! keeps such pins: the affinities of its threads are what the manager made of the pins, with cpusets around
 //! the threads that would refuse other CPUs.
+//!
+//! This module has the data only: which part has which CPUs, and its text in the journal. `guests` keeps the
+//! pins that libvirt reported; `act::libvirt_pins` decides which pins to change, and gives the originals back.
 
 use quell_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ pub enum Question {
 
 /// The answer of a guest.
 #[derive(Debug)]
-pub enum Said {
+pub enum Answer {
     /// The answer to [`Question::Stat`].
     Stat(Result<GuestStat, GuestError>),
     /// The answer to [`Question::SetOnline`]: the virtual CPUs that are online.
@@ -48,7 +48,7 @@ pub enum Said {
 #[derive(Debug)]
 pub struct Watched {
     questions: SyncSender<Question>,
-    answers: Receiver<(Instant, Said)>,
+    answers: Receiver<(Instant, Answer)>,
     /// The number of questions that the guest has not answered, as far as its answers were taken.
     asked: Cell<usize>,
     thread: JoinHandle<()>,
@@ -67,11 +67,11 @@ impl Watched {
             .spawn(move || {
                 for question in asked {
                     let said = match question {
-                        Question::Stat => Said::Stat(guest.stat()),
-                        Question::SetOnline(wanted) => Said::Online(guest.set_online(&wanted)),
-                        Question::Pins => Said::Pins(guest.pins()),
+                        Question::Stat => Answer::Stat(guest.stat()),
+                        Question::SetOnline(wanted) => Answer::Online(guest.set_online(&wanted)),
+                        Question::Pins => Answer::Pins(guest.pins()),
                         Question::Pin { expected, wanted } => {
-                            Said::Pinned(guest.pin(&expected, &wanted))
+                            Answer::Pinned(guest.pin(&expected, &wanted))
                         }
                     };
                     if say.send((Instant::now(), said)).is_err() {
@@ -96,8 +96,8 @@ impl Watched {
     }
 
     /// The answers since the last call, and their times.
-    pub fn answers(&self) -> impl Iterator<Item = (Instant, Said)> + '_ {
-        let count = |_: &(Instant, Said)| self.asked.set(self.asked.get().saturating_sub(1));
+    pub fn answers(&self) -> impl Iterator<Item = (Instant, Answer)> + '_ {
+        let count = |_: &(Instant, Answer)| self.asked.set(self.asked.get().saturating_sub(1));
         self.answers.try_iter().inspect(count)
     }
 
@@ -157,7 +157,7 @@ mod tests {
                 .answers
                 .recv_timeout(Duration::from_secs(60))
                 .unwrap();
-            assert!(matches!(said, Said::Stat(Ok(_))), "{said:?}");
+            assert!(matches!(said, Answer::Stat(Ok(_))), "{said:?}");
         }
         assert!(watched.ask(Question::SetOnline(Online::First(4))));
         let (_, said) = watched
@@ -165,7 +165,7 @@ mod tests {
             .recv_timeout(Duration::from_secs(60))
             .unwrap();
         assert!(
-            matches!(&said, Said::Online(Ok(cpus)) if cpus.len() == 4),
+            matches!(&said, Answer::Online(Ok(cpus)) if cpus.len() == 4),
             "{said:?}"
         );
     }

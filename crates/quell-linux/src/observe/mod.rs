@@ -14,15 +14,15 @@
 //! Everything is seen from the initial pid namespace, where the agent has to run.
 
 mod account;
+pub(crate) mod bpf_source;
 mod causes;
 mod cgroup;
-pub(crate) mod counted;
 mod discover;
 mod error;
+mod exclusive_cgroup;
 mod host;
 mod kvm;
 pub mod monitor;
-mod own;
 pub(crate) mod proc;
 pub(crate) mod qemu;
 mod sampler;
@@ -35,13 +35,13 @@ pub use error::{ObserveError, SelectorError};
 pub use monitor::{MonitorError, TracePoints};
 pub use selector::check_selectors;
 
-use counted::{Counted, Explained};
+use bpf_source::{BpfSource, Explained};
 use discover::Discovery;
+use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
-use nix::time::{ClockId, clock_gettime};
-use own::OwnCgroups;
-use quell_model::config::{self, AgentTenant, TenantSpec};
+use quell_model::config::TenantSpec;
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
+use quell_sys::clock;
 use sampler::{Period, Sampler};
 use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ struct View {
     /// The tenants' indices, ascending by name.
     by_name: Vec<usize>,
     discovery: Discovery,
-    own_cgroups: OwnCgroups,
+    exclusive_cgroups: ExclusiveCgroups,
 }
 
 impl View {
@@ -97,7 +97,7 @@ impl View {
         let specs = specs.map(|it| (Arc::new(it.spec), Arc::new(it.selectors)));
         Ok(View {
             discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, tenants.len())?,
-            own_cgroups: OwnCgroups::new(names.len()),
+            exclusive_cgroups: ExclusiveCgroups::new(names.len()),
             names,
             specs: specs.collect(),
             by_name,
@@ -107,7 +107,7 @@ impl View {
 
 /// The source of the threads' figures.
 enum Counters {
-    Bpf(Box<Counted>),
+    Bpf(Box<BpfSource>),
     Procfs(Box<Sampler>),
 }
 
@@ -121,10 +121,10 @@ impl Observer {
         let view = View::of(tenants)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
-            Preference::Bpf | Preference::Auto => Counted::load(tenants.len()),
+            Preference::Bpf | Preference::Auto => BpfSource::load(tenants.len()),
         };
         let (counters, fallback_reason) = match loaded {
-            Ok(counted) => (Counters::Bpf(Box::new(counted)), None),
+            Ok(bpf) => (Counters::Bpf(Box::new(bpf)), None),
             Err(reason) if preference == Preference::Bpf => {
                 return Err(ObserveError::Bpf { reason });
             }
@@ -137,8 +137,8 @@ impl Observer {
             host: Host::new()?,
             fallback_reason,
             seq: 0,
-            monotonic_ns: clock(ClockId::CLOCK_MONOTONIC),
-            boottime_ns: clock(ClockId::CLOCK_BOOTTIME),
+            monotonic_ns: clock::monotonic_ns(),
+            boottime_ns: clock::boottime_ns(),
             spare: Vec::new(),
         };
         observer.begin()?;
@@ -150,9 +150,9 @@ impl Observer {
     ///
     /// # Errors
     /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
-    pub fn follow(&mut self, tenants: &[AgentTenant]) -> Result<(), ObserveError> {
-        let counted = match &mut self.counters {
-            Counters::Bpf(counted) if Counted::can_follow(tenants.len()) => counted,
+    pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
+        let bpf = match &mut self.counters {
+            Counters::Bpf(bpf) if BpfSource::can_follow(tenants.len()) => bpf,
             _ => {
                 let seq = self.seq;
                 *self = Observer::new(tenants, self.preference)?;
@@ -161,11 +161,11 @@ impl Observer {
             }
         };
         let view = View::of(tenants)?;
-        counted.follow_others(tenants.len());
+        bpf.follow_others(tenants.len());
         let before = std::mem::replace(&mut self.view, view);
         if let Err(error) = self.begin() {
-            if let Counters::Bpf(counted) = &mut self.counters {
-                counted.follow_others(before.names.len());
+            if let Counters::Bpf(bpf) = &mut self.counters {
+                bpf.follow_others(before.names.len());
             }
             self.view = before;
             return Err(error);
@@ -185,7 +185,7 @@ impl Observer {
     /// The trace points that a scheduler can stand in for; `None` where the figures do not come from BPF.
     pub fn trace_points(&self) -> Option<TracePoints> {
         match &self.counters {
-            Counters::Bpf(counted) => Some(counted.trace_points()),
+            Counters::Bpf(bpf) => Some(bpf.trace_points()),
             Counters::Procfs(_) => None,
         }
     }
@@ -224,12 +224,12 @@ impl Observer {
     /// meanwhile are no errors.
     pub fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let (period, mut seen) = match &mut self.counters {
-            Counters::Bpf(counted) => {
-                let changed = counted.follow(&mut self.view.discovery)?;
+            Counters::Bpf(bpf) => {
+                let changed = bpf.follow(&mut self.view.discovery)?;
                 let before_ns = self.monotonic_ns;
                 let lists = std::mem::take(&mut self.spare);
                 let counts =
-                    counted.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
+                    bpf.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
                 let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
                 let explained = Some(counts.tenants);
                 (
@@ -245,13 +245,13 @@ impl Observer {
             Counters::Procfs(sampler) => {
                 self.view.discovery.relist()?;
                 self.view.discovery.step()?;
-                let time_ns = clock(ClockId::CLOCK_MONOTONIC);
+                let time_ns = clock::monotonic_ns();
                 let length_ns = time_ns.saturating_sub(self.monotonic_ns);
                 let period = Period {
                     length_ns,
                     start_boottime_ns: self.boottime_ns,
                 };
-                self.boottime_ns = clock(ClockId::CLOCK_BOOTTIME);
+                self.boottime_ns = clock::boottime_ns();
                 let threads =
                     sampler.sample(&mut self.view.discovery, self.view.names.len(), period)?;
                 let (cpus, changed) = (self.host.proc_times()?, self.view.discovery.take_changed());
@@ -270,7 +270,7 @@ impl Observer {
         self.monotonic_ns = time_ns;
         let host = self.host.sample(seen.cpus)?;
         self.view
-            .own_cgroups
+            .exclusive_cgroups
             .step(&self.view.discovery, seen.changed)?;
 
         let tenants = self.view.by_name.iter().map(|&index| {
@@ -283,7 +283,7 @@ impl Observer {
             let threads = std::mem::take(&mut seen.threads[index]);
             let ran = threads.iter().map(|thread| thread.run_ns).sum::<u64>();
             let ran = ran + ended.as_ref().map_or(0, |it| it.run_ns);
-            let unknown_ns = self.view.own_cgroups.unknown_ns(index, ran);
+            let unknown_ns = self.view.exclusive_cgroups.unknown_ns(index, ran);
             if unknown_ns > 0 {
                 ended.get_or_insert_default().run_ns += unknown_ns;
             }
@@ -291,11 +291,10 @@ impl Observer {
             TenantSample {
                 taken_by: (self.view.discovery.taken_by(index))
                     .map(|by| self.view.names[by].clone()),
-                limit_cpus: self.view.own_cgroups.limit(index, stopped),
+                limit_cpus: self.view.exclusive_cgroups.limit(index, stopped),
                 name: self.view.names[index].clone(),
-                spec: Arc::clone(&self.view.specs[index].0),
-                selectors: Arc::clone(&self.view.specs[index].1),
-                cgroup: self.view.own_cgroups.of(index).cloned(),
+                spec: Arc::clone(&self.view.specs[index]),
+                cgroup: self.view.exclusive_cgroups.of(index).cloned(),
                 threads,
                 ended,
                 waits,
@@ -323,12 +322,4 @@ struct Seen {
     explained: Option<Vec<Explained>>,
     cpus: BTreeMap<u32, CpuTimes>,
     changed: BTreeSet<usize>,
-}
-
-/// The time of a clock in ns.
-fn clock(id: ClockId) -> u64 {
-    // Both clocks exist on every Linux since 2.6.39, so that the call cannot fail.
-    clock_gettime(id).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
 }

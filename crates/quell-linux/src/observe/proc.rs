@@ -3,10 +3,10 @@
 //! an error.
 
 use super::ObserveError;
+use quell_sys::file::read_entries;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Once;
 
@@ -244,12 +244,8 @@ impl NumberWalk {
     /// The next number; `None` once at the end of the directory, after which the walk starts again.
     pub(crate) fn next(&mut self) -> Result<Option<u32>, ObserveError> {
         while self.ready.is_empty() {
-            let fd = self.directory.as_raw_fd();
-            let (buffer, size) = (self.buffer.as_mut_ptr(), self.buffer.len());
-            // SAFETY: the kernel writes at most `size` bytes to the buffer, which is that large.
-            let filled = unsafe { libc::syscall(libc::SYS_getdents64, fd, buffer, size) };
-            let filled = usize::try_from(filled)
-                .map_err(|_| ObserveError::read(&self.path, io::Error::last_os_error()))?;
+            let filled = read_entries(&self.directory, &mut self.buffer)
+                .map_err(|e| ObserveError::read(&self.path, e))?;
             if filled == 0 {
                 self.directory
                     .rewind()

@@ -1,15 +1,11 @@
 //! The settings of a thread, by two system calls that take under a microsecond together.
 
 use super::{ObserveError, proc};
-use quell_model::{CpuSet, Nice, SchedClass, ThreadSettings};
+use quell_model::{CpuSet, Nice, SchedClass, ThreadSettings, Tid};
+use quell_sys::sched::{SchedAttr, affinity};
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
-use std::mem;
 use std::sync::Arc;
-
-/// Longest affinity mask read: the kernel's own limit of 8192 CPUs.
-const MASK_WORDS: usize = 8192 / 64;
 
 /// Reads settings and keeps one copy of each affinity: on most hosts thousands of threads share one affinity.
 #[derive(Default)]
@@ -29,19 +25,18 @@ impl fmt::Display for Settings {
 impl SettingsReader {
     /// The settings of a thread; `None` when it is gone or cannot be looked at.
     pub(crate) fn read(&mut self, tid: u32) -> Result<Option<ThreadSettings>, ObserveError> {
-        let Some(attr) = proc::present(Settings(tid), attributes(tid))? else {
+        let Some(attr) = proc::present(Settings(tid), SchedAttr::of(Tid(tid)))? else {
             return Ok(None);
         };
-        let Some(affinity) = proc::present(Settings(tid), affinity(tid))? else {
+        let Some(affinity) = proc::present(Settings(tid), affinity(Tid(tid)))? else {
             return Ok(None);
         };
-        let class = class_of_policy(attr.sched_policy);
+        let class = class_of_policy(attr.policy);
         Ok(Some(ThreadSettings {
             class,
-            nice: nice(attr.sched_nice),
+            nice: nice(attr.nice),
             // Before Linux 6.12 the field is 0 for fair threads.
-            slice_ns: (class == SchedClass::Fair && attr.sched_runtime > 0)
-                .then_some(attr.sched_runtime),
+            slice_ns: (class == SchedClass::Fair && attr.runtime > 0).then_some(attr.runtime),
             affinity: self.intern(affinity),
         }))
     }
@@ -73,31 +68,6 @@ pub(crate) fn class_of_policy(policy: u32) -> SchedClass {
 /// The kernel's nice value as a [`Nice`].
 pub(crate) fn nice(value: i32) -> Nice {
     Nice::new(value.clamp(-20, 19)).unwrap_or_default()
-}
-
-fn attributes(tid: u32) -> io::Result<libc::sched_attr> {
-    // SAFETY: sched_attr is plain integers, for which all zeros is a value.
-    let mut attr: libc::sched_attr = unsafe { mem::zeroed() };
-    let size = mem::size_of::<libc::sched_attr>();
-    // SAFETY: the kernel writes at most `size` bytes to `attr`, which is that large and ours.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size, 0) };
-    if rc == 0 {
-        Ok(attr)
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn affinity(tid: u32) -> io::Result<CpuSet> {
-    let mut words = [0u64; MASK_WORDS];
-    let size = mem::size_of_val(&words);
-    // SAFETY: the kernel writes at most `size` bytes to `words`, which is that large and ours.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size, words.as_mut_ptr()) };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(CpuSet::from_words(&words))
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use super::matrix;
 use crate::cli;
 use crate::table::{self, or_dash};
-use nix::time::{ClockId, clock_gettime};
 use quell_agent::client::Client;
 use quell_agent::effects;
 use quell_agent::wire::Status;
@@ -235,10 +234,7 @@ fn without(it: &WhatIf) -> String {
 
 /// CLOCK_MONOTONIC, as the agent on this host reads it.
 pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |it| {
-        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
-    })
+    quell_sys::clock::monotonic_ns()
 }
 
 /// The table of tenants.

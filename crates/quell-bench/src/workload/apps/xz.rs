@@ -10,8 +10,8 @@ use crate::workload::process::find_program;
 use anyhow::Context;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use quell_scenario::Xz;
+use quell_sys::file::unread_bytes;
 use std::io::{ErrorKind, Write};
-use std::os::fd::AsRawFd;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,16 +76,9 @@ struct Consumed {
 
 impl Consumed {
     fn bytes(&self) -> u64 {
-        let mut waiting: libc::c_int = 0;
-        // SAFETY: the descriptor is open, and FIONREAD writes one int.
-        let result = unsafe { libc::ioctl(self.pipe.as_raw_fd(), libc::FIONREAD, &mut waiting) };
-        let waiting = if result == 0 {
-            waiting.max(0) as u64
-        } else {
-            0
-        };
-        // `written` is read after the ioctl: bytes written in between count as consumed a moment early, never
-        // as a negative number.
+        let waiting = unread_bytes(&*self.pipe).unwrap_or(0) as u64;
+        // Written is read after the ioctl: bytes written in between count as consumed a moment
+        // early, never as a negative number.
         self.written.load(Ordering::Relaxed).saturating_sub(waiting)
     }
 }

@@ -6,7 +6,7 @@
 //! In the kernel lab every instruction takes a nanosecond of virtual time. For the emulating machine a loop
 //! that computes takes several times as long as a loop that does nothing: so the loop does nothing there.
 
-use nix::time::{ClockId, clock_gettime};
+use quell_sys::clock::thread_cpu_ns;
 use std::hint::black_box;
 use std::sync::LazyLock;
 
@@ -54,15 +54,7 @@ impl Burner {
     }
 }
 
-/// The CPU time that the calling thread has used, in ns.
-pub fn thread_cpu_ns() -> u64 {
-    // `clock_gettime` fails only for clocks that do not exist; every Linux has this one.
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
-}
-
-/// Whether instructions are emulated: QEMU names the CPUs that it emulates so.
+/// Whether instructions are emulated: QEMU names its CPUs so.
 static EMULATED: LazyLock<bool> = LazyLock::new(|| {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG CPU"))
 });

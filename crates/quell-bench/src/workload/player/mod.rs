@@ -13,13 +13,15 @@ mod interpret;
 mod scheduling;
 mod sync;
 
-pub use burn::{Burner, do_nothing, thread_cpu_ns};
+pub use burn::{Burner, do_nothing};
+pub use quell_sys::clock::thread_cpu_ns;
 
-use super::place;
 use anyhow::Context;
 use interpret::{Shared, Thread};
 use quell_model::CpuSet;
-use quell_scenario::ThreadProgram;
+use quell_model::config::ThreadProgram;
+use quell_sys::mapping::{Access, Mapped};
+use quell_sys::sched::{CALLER, affinity, set_affinity};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -71,7 +73,7 @@ impl Ticket {
 
 /// The counter of rounds, in memory shared by the player and the workload.
 pub struct Rounds {
-    counter: &'static AtomicU64,
+    counter: Mapped<AtomicU64>,
 }
 
 impl Rounds {
@@ -83,28 +85,21 @@ impl Rounds {
     /// # Errors
     /// Where the file cannot be opened or mapped.
     pub fn open(path: &Path) -> anyhow::Result<Rounds> {
-        use nix::sys::mman::{MapFlags, ProtFlags, mmap};
         let file = File::options().read(true).write(true).open(path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        let length = std::num::NonZeroUsize::new(Rounds::SIZE as usize).context("no length")?;
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new shared mapping of a file that no process truncates; it is never unmapped, so
-        // references into it live for ever (4 KiB for each tenant a process starts).
-        let address = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) };
-        let address = address.with_context(|| format!("cannot map {}", path.display()))?;
-        // SAFETY: page-aligned, 4 KiB long, and only ever accessed as this atomic.
-        let counter = unsafe { &*address.as_ptr().cast::<AtomicU64>() };
+        let counter = Mapped::new(&file, 1, Access::ReadWrite);
+        let counter = counter.with_context(|| format!("cannot map {}", path.display()))?;
         Ok(Rounds { counter })
     }
 
     /// Counts one round.
     pub fn count(&self) {
-        self.counter.fetch_add(1, Ordering::Relaxed);
+        self.counter.all()[0].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of rounds so far.
     pub fn get(&self) -> u64 {
-        self.counter.load(Ordering::Relaxed)
+        self.counter.all()[0].load(Ordering::Relaxed)
     }
 }
 
@@ -151,13 +146,13 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     // A thread inherits its CPUs from the thread that starts it, and so never runs elsewhere. Where no
     // program names CPUs, none are set.
     let limited = programs.iter().any(|program| program.cpus.is_some());
-    let inherited = place::affinity().context("cannot find out our CPUs")?;
+    let inherited = affinity(CALLER).context("cannot find out our CPUs")?;
     let limit = |cpus: Option<&CpuSet>| {
         if !limited {
             return Ok(());
         }
         let cpus = cpus.unwrap_or(&inherited);
-        place::set_affinity(cpus).with_context(|| format!("cannot run on CPUs {cpus}"))
+        set_affinity(CALLER, cpus).with_context(|| format!("cannot run on CPUs {cpus}"))
     };
     let (scheduled, results) = mpsc::channel();
     let mut others = 0;

@@ -1,12 +1,9 @@
 //! How a thread is scheduled: policy, nice value or priority, and slice, as its program says.
 
 use anyhow::{Context, ensure};
-use quell_linux::act::SchedAttr;
-use quell_model::Tid;
-use quell_scenario::{ThreadPolicy, ThreadProgram};
+use quell_model::config::{ThreadPolicy, ThreadProgram};
+use quell_sys::sched::{CALLER, SchedAttr};
 use std::io;
-
-const THIS_THREAD: Tid = Tid(0);
 
 /// Has the kernel schedule the calling thread as the program says; a program that says nothing changes
 /// nothing.
@@ -29,8 +26,7 @@ pub fn set(program: &ThreadProgram) -> anyhow::Result<()> {
         ),
     })?;
     if let Some(slice) = program.slice_ns() {
-        let got =
-            SchedAttr::of(THIS_THREAD).context("cannot find out how a thread is scheduled")?;
+        let got = SchedAttr::of(CALLER).context("cannot find out how a thread is scheduled")?;
         ensure!(
             got.runtime == slice,
             "thread `{name}` did not get its slice_us: this kernel has no slices of threads' own (Linux 6.12 and newer have)"
@@ -47,7 +43,7 @@ fn set_attr(program: &ThreadProgram) -> io::Result<()> {
         ThreadPolicy::Fifo => libc::SCHED_FIFO,
         ThreadPolicy::Rr => libc::SCHED_RR,
     };
-    let before = SchedAttr::of(THIS_THREAD)?;
+    let before = SchedAttr::of(CALLER)?;
     let attr = SchedAttr {
         policy: policy as u32,
         nice: program.nice.unwrap_or(before.nice),
@@ -55,7 +51,7 @@ fn set_attr(program: &ThreadProgram) -> io::Result<()> {
         runtime: program.slice_ns().unwrap_or(0),
         ..SchedAttr::default()
     };
-    attr.give(THIS_THREAD)
+    attr.set(CALLER)
 }
 
 #[cfg(test)]
@@ -67,7 +63,7 @@ mod tests {
     fn after(program: ThreadProgram) -> anyhow::Result<SchedAttr> {
         let set = move || {
             set(&program)?;
-            Ok(SchedAttr::of(THIS_THREAD)?)
+            Ok(SchedAttr::of(CALLER)?)
         };
         std::thread::spawn(set).join().unwrap()
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::guest::Guest;
 use crate::guest::stat::GuestStat;
-use crate::observe::counted::blank;
+use crate::observe::bpf_source::blank;
 use quell_model::config::TenantSpec;
 use quell_model::{CpuSample, HostSample, Source, ThreadSample, ThreadSettings, Tid, Topology};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -45,14 +45,14 @@ fn name(number: u32) -> TenantName {
     format!("vm-{number:02}").as_str().into()
 }
 
-fn way(number: u32) -> Way {
-    Way {
+fn endpoint(number: u32) -> GuestEndpoint {
+    GuestEndpoint {
         thread: ThreadId {
             tid: Tid(100 + number),
             start_ticks: 1,
         },
         process: Pid(100 + number),
-        door: Door::Socket(format!("/{number}").into()),
+        transport: Transport::Socket(format!("/{number}").into()),
     }
 }
 
@@ -66,7 +66,7 @@ fn fifty() -> (Guests, Sender<()>) {
             online: CpuSet::first(4),
             hangs: hangs.take(),
         };
-        guests.with(&name(number), way(number), Box::new(fake), None);
+        guests.with(&name(number), endpoint(number), Box::new(fake), None);
     }
     (guests, holds)
 }
@@ -75,8 +75,8 @@ fn snapshot() -> Snapshot {
     let thread = |number: u32| {
         let blank = blank();
         ThreadSample {
-            id: way(number).thread,
-            process: way(number).process,
+            id: endpoint(number).thread,
+            process: endpoint(number).process,
             role: ThreadRole::Vcpu(0),
             settings: ThreadSettings {
                 affinity: Arc::new(CpuSet::first(2)),
@@ -113,7 +113,7 @@ fn snapshot() -> Snapshot {
 
 fn seen(guests: &Guests) -> Vec<Option<GuestSample>> {
     let mut snapshot = snapshot();
-    guests.see(&mut snapshot);
+    guests.sample_into(&mut snapshot);
     snapshot.tenants.iter().map(|it| it.guest).collect()
 }
 
@@ -129,7 +129,7 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
 fn who_hangs_holds_up_nobody() {
     let (guests, holds) = fifty();
     until("49 answer", || seen(&guests).iter().flatten().count() == 49);
-    assert!(seen(&guests)[0].is_none() && guests.known(&name(0)).is_none());
+    assert!(seen(&guests)[0].is_none() && guests.online(&name(0)).is_none());
     let first = seen(&guests);
     let newer = |now: &[Option<GuestSample>]| {
         let both = now.iter().zip(&first).skip(1);
@@ -138,14 +138,14 @@ fn who_hangs_holds_up_nobody() {
     };
     until("and again", || newer(&seen(&guests)));
     // One guest is told, which is seen, and is not told again in vain.
-    assert!(guests.tell(&name(7), Online::First(2)));
+    assert!(guests.set_online(&name(7), Online::First(2)));
     until("told", || {
         seen(&guests);
         guests
-            .known(&name(7))
+            .online(&name(7))
             .is_some_and(|it| it.1 == CpuSet::first(2))
     });
-    assert!(!guests.tell(&name(7), Online::First(2)));
+    assert!(!guests.set_online(&name(7), Online::First(2)));
     drop(holds);
     until("the first one answers", || seen(&guests)[0].is_some());
 }
@@ -155,11 +155,11 @@ fn all_that_answer_are_given_back_what_they_had() {
     let (guests, holds) = fifty();
     until("49 answer", || seen(&guests).iter().flatten().count() == 49);
     let wanted: Vec<_> = (0..50)
-        .map(|it| (way(it), CpuSet::first(it % 4 + 1)))
+        .map(|it| (endpoint(it), CpuSet::first(it % 4 + 1)))
         .collect();
-    let told = wanted.iter().map(|(way, online)| {
+    let told = wanted.iter().map(|(endpoint, online)| {
         let online = Online::Exactly(online.clone());
-        (way.clone(), Question::SetOnline(online))
+        (endpoint.clone(), Question::SetOnline(online))
     });
     let said = guests.put_back(told.collect(), Duration::from_secs(2));
     assert!(
@@ -168,7 +168,7 @@ fn all_that_answer_are_given_back_what_they_had() {
         said[0]
     );
     for (number, said) in said.iter().enumerate().skip(1) {
-        let Ok(Said::Online(Ok(online))) = said else {
+        let Ok(Answer::Online(Ok(online))) = said else {
             panic!("{number}: {said:?}");
         };
         assert_eq!(online, &wanted[number].1, "{number}");
@@ -180,14 +180,14 @@ fn all_that_answer_are_given_back_what_they_had() {
 fn of_several_machines_none_says_what_all_need() {
     let (guests, _holds) = fifty();
     until("49 answer", || seen(&guests).iter().flatten().count() == 49);
-    assert!(!guests.several(&name(1)));
+    assert!(!guests.has_several_machines(&name(1)));
     let mut snapshot = snapshot();
     let second = snapshot.tenants[2].threads[0].clone();
     snapshot.tenants[1].threads.push(second);
-    guests.see(&mut snapshot);
-    assert!(guests.several(&name(1)) && snapshot.tenants[1].guest.is_none());
+    guests.sample_into(&mut snapshot);
+    assert!(guests.has_several_machines(&name(1)) && snapshot.tenants[1].guest.is_none());
     // The first guest is still reached: it is to be given back what it had.
-    assert!(guests.known(&name(1)).is_some());
+    assert!(guests.online(&name(1)).is_some());
     let news = guests.news();
     let [(tenant, said)] = &news[..] else {
         panic!("{news:?}");
@@ -196,6 +196,6 @@ fn of_several_machines_none_says_what_all_need() {
         *tenant == name(1) && said.contains("more than one"),
         "{said}"
     );
-    guests.see(&mut snapshot);
+    guests.sample_into(&mut snapshot);
     assert!(guests.news().is_empty());
 }

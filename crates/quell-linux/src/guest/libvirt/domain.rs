@@ -5,13 +5,13 @@ use super::api::{
     VCPUS_MAXIMUM, VcpuInfo,
 };
 use super::connection::{Connection, Handle, text};
-use crate::act::thread;
 use crate::guest::agent::{Agent, Channel, nonsense, shortened};
 use crate::guest::pins::{from_map, to_change, to_map};
 use crate::guest::stat::GuestStat;
 use crate::guest::{Guest, GuestError, Online, Part, Pins};
 use crate::observe::{proc::Stat, qemu};
 use quell_model::{CpuSet, Pid, ThreadRole, Tid};
+use quell_sys::sched;
 use serde_json::{Value, json};
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -110,10 +110,10 @@ fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
         if vcpu || name.starts_with("IO iothread") {
             continue;
         }
-        let held = thread::affinity(Tid(tid));
+        let held = sched::affinity(Tid(tid));
         if held.is_ok_and(|held| held != *to && from.iter().any(|it| **it == held)) {
             // The thread may just have ended.
-            let _ = thread::set_affinity(Tid(tid), to);
+            let _ = sched::set_affinity(Tid(tid), to);
         }
     }
 }

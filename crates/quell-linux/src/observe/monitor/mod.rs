@@ -19,6 +19,7 @@
 
 #[cfg(test)]
 mod books;
+mod error;
 mod layout;
 pub(crate) mod program;
 mod reading;
@@ -28,69 +29,17 @@ pub use reading::{
     TenantIndex, WAIT_BUCKETS, WAKERS,
 };
 
+pub use error::MonitorError;
 pub use layout::cause;
 use layout::{OccasionsCopy, event};
 use libbpf_rs::{MapCore, MapFlags};
-use nix::time::{ClockId, clock_gettime};
-pub use program::TracePoints;
+pub use program::{Limits, TracePoints};
 use program::{Programs, io_error, walk};
 use quell_model::{Pid, ThreadState};
+use quell_sys::clock::monotonic_ns;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// The capacity of the monitor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The most threads at a time, 1 to 65 534. Each takes 448 bytes once used.
-    pub threads: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { threads: 16_384 }
-    }
-}
-
-/// The reason why the monitor cannot work.
-#[derive(Debug, thiserror::Error)]
-pub enum MonitorError {
-    /// The process may not load BPF programs.
-    #[error("no right to load BPF programs: missing {}", missing.join(" and "))]
-    Capability {
-        /// The missing capabilities.
-        missing: Vec<&'static str>,
-    },
-    /// The kernel has no type information, which the programs need to find its fields.
-    #[error("the kernel has no BTF at /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)")]
-    NoBtf,
-    /// The kernel did not take the programs.
-    #[error("the kernel refused the BPF programs ({reason}): {log}")]
-    Refused {
-        /// The kernel's error.
-        reason: String,
-        /// The end of libbpf's and the verifier's log.
-        log: String,
-    },
-    /// A limit is out of range.
-    #[error("{what} must be {range}, not {value}")]
-    Limit {
-        /// The limit that is out of range.
-        what: &'static str,
-        /// The allowed range.
-        range: &'static str,
-        /// The value given.
-        value: u64,
-    },
-    /// A call on the loaded programs or their maps failed.
-    #[error("BPF: {what}: {source}")]
-    Io {
-        /// The operation that failed.
-        what: &'static str,
-        /// The error of the operation.
-        source: std::io::Error,
-    },
-}
 
 /// The loaded and attached monitor. Dropping it detaches and unloads everything.
 #[derive(Debug)]
@@ -233,7 +182,7 @@ impl Monitor {
                 .map_err(io_error("freeing a slot"))?;
         }
 
-        let time_ns = monotonic_ns()?;
+        let time_ns = monotonic_ns();
         self.programs
             .told
             .update(&0u32.to_ne_bytes(), &time_ns.to_ne_bytes(), MapFlags::ANY)
@@ -406,14 +355,6 @@ impl Monitor {
             });
         }
     }
-}
-
-fn monotonic_ns() -> Result<u64, MonitorError> {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| MonitorError::Io {
-        what: "reading the clock",
-        source: errno.into(),
-    })?;
-    Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
 /// The state letter of a process's first thread; `None` if there is no such process.

@@ -1,21 +1,19 @@
 //! Loads the BPF programs, and maps the memory that they share with this process.
 
+use super::error::MonitorError;
 use super::layout::{
     CpuLog, EVENT_BYTES, OCCASIONS_BYTES, Stats, TID_PAGE_BYTES, TIDS_PER_PAGE, ThreadSlot, WaitRow,
 };
 use super::reading::TenantIndex;
-use super::{Limits, MonitorError};
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use quell_bpf::Log;
+use quell_sys::capability::{self, Capabilities};
+use quell_sys::mapping::{Access, Mapped, SharedMemory};
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, c_void};
+use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::marker::PhantomData;
 use std::mem::size_of;
-use std::num::NonZeroUsize;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The compiled `bpf/monitor.bpf.c`.
@@ -33,6 +31,19 @@ const FIRST_BYTES: usize = 64 << 10;
 
 /// The maps that the programs at hot trace points write.
 const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occasions"];
+
+/// The capacity of the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most threads at a time, 1 to 65 534. Each takes 448 bytes once used.
+    pub threads: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { threads: 16_384 }
+    }
+}
 
 /// The loaded programs and their maps.
 #[derive(Debug)]
@@ -272,29 +283,25 @@ pub fn io_error(what: &'static str) -> impl Fn(libbpf_rs::Error) -> MonitorError
 /// Only the first entries are mapped, and more when they are asked for ([`View::reach`]): mapped memory
 /// counts as this process's memory, used or not.
 #[derive(Debug)]
-pub struct View<T> {
+pub struct View<T: SharedMemory> {
     map: MapHandle,
     /// The number of entries of the map.
     entries: usize,
-    mapped: Mapped,
-    of: PhantomData<T>,
+    mapped: Mapped<T>,
 }
 
-/// A mapping that its drop unmaps.
-#[derive(Debug)]
-struct Mapped {
-    memory: NonNull<c_void>,
-    bytes: NonZeroUsize,
-}
-
-// SAFETY: the memory is only read, through atomics, and unmapped only by the drop of its single owner.
-unsafe impl<T: Sync> Send for View<T> {}
+// SAFETY: repr(C) structures of atomics of the sizes that the kernel writes, and padding.
+unsafe impl SharedMemory for ThreadSlot {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for View<T> {}
+unsafe impl SharedMemory for CpuLog {}
+// SAFETY: as above.
+unsafe impl SharedMemory for WaitRow {}
+// SAFETY: as above.
+unsafe impl SharedMemory for Stats {}
 
-impl<T> View<T> {
-    /// A view of the first `entries` values of a mappable array map whose value is a `T`. `T` must
-    /// consist of atomics only, and be of a size that is a multiple of 8 (the map's stride).
+impl<T: SharedMemory> View<T> {
+    /// A view of the first `entries` values of a mappable array map whose value is a `T`. The size of `T`
+    /// must be a multiple of 8 (the map's stride).
     fn new(map: MapHandle, entries: usize) -> Result<View<T>, MonitorError> {
         const { assert!(size_of::<T>() % 8 == 0) };
         if entries == 0 || entries > map.max_entries() as usize {
@@ -305,10 +312,9 @@ impl<T> View<T> {
         }
         let first = entries.min((FIRST_BYTES / size_of::<T>()).max(1));
         Ok(View {
-            mapped: Mapped::new(&map, first * size_of::<T>())?,
+            mapped: map_values(&map, first)?,
             map,
             entries,
-            of: PhantomData,
         })
     }
 
@@ -326,57 +332,27 @@ impl<T> View<T> {
         if entries > self.mapped_entries() {
             // Twice as many, so that this happens seldom.
             let entries = self.entries.min(entries.next_power_of_two());
-            self.mapped = Mapped::new(&self.map, entries * size_of::<T>())?;
+            self.mapped = map_values(&self.map, entries)?;
         }
         Ok(())
     }
 
     fn mapped_entries(&self) -> usize {
-        self.mapped.bytes.get() / size_of::<T>()
+        self.mapped.all().len()
     }
 
     /// One entry, if it is mapped.
     pub fn get(&self, index: usize) -> Option<&T> {
-        if index >= self.mapped_entries() {
-            return None;
-        }
-        // SAFETY: the index is within the mapping, which lives as long as self and is aligned to a page; T
-        // consists of atomics of the sizes that the kernel writes, and every bit pattern is a value of
-        // theirs. Nothing is ever written through the reference, and it borrows self, so that reach() cannot
-        // unmap it.
-        Some(unsafe { &*self.mapped.memory.as_ptr().cast::<T>().add(index) })
+        self.mapped.all().get(index)
     }
 }
 
-impl Mapped {
-    fn new(map: &MapHandle, bytes: usize) -> Result<Mapped, MonitorError> {
-        let error = |source: io::Error| MonitorError::Io {
-            what: "mapping a map",
-            source,
-        };
-        let bytes =
-            NonZeroUsize::new(bytes).ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
-        // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
-        let memory = unsafe {
-            mmap(
-                None,
-                bytes,
-                ProtFlags::PROT_READ,
-                MapFlags::MAP_SHARED,
-                map,
-                0,
-            )
-        }
-        .map_err(|errno| error(errno.into()))?;
-        Ok(Mapped { memory, bytes })
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that new() made; every reference into it borrows its single owner.
-        let _ = unsafe { munmap(self.memory, self.bytes.get()) };
-    }
+/// Maps the first `entries` values of a map, to read them.
+fn map_values<T: SharedMemory>(map: &MapHandle, entries: usize) -> Result<Mapped<T>, MonitorError> {
+    Mapped::new(map, entries, Access::Read).map_err(|source| MonitorError::Io {
+        what: "mapping a map",
+        source,
+    })
 }
 
 /// Checks what loading needs: type information, and CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN which includes
@@ -401,19 +377,18 @@ pub fn check_bpf() -> Result<(), MonitorError> {
 }
 
 fn missing_capabilities(status: &str) -> Vec<&'static str> {
-    let (sys_admin, perfmon, bpf) = (1 << 21, 1 << 38, 1u64 << 39);
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(u64::MAX);
-    if effective & sys_admin != 0 {
+    // Where the kernel does not tell, loading says what is missing.
+    let effective = Capabilities::from_status(status).unwrap_or(Capabilities(u64::MAX));
+    if effective.has(capability::SYS_ADMIN) {
         return Vec::new();
     }
-    let needed = [("CAP_BPF", bpf), ("CAP_PERFMON", perfmon)];
+    let needed = [
+        ("CAP_BPF", capability::BPF),
+        ("CAP_PERFMON", capability::PERFMON),
+    ];
     needed
         .iter()
-        .filter(|(_, bit)| effective & bit == 0)
+        .filter(|(_, number)| !effective.has(*number))
         .map(|&(name, _)| name)
         .collect()
 }

@@ -10,20 +10,28 @@
 
 use libc::{PF_W, PT_LOAD, c_int, c_void, dl_iterate_phdr, dl_phdr_info, size_t};
 use nix::sys::mman::{MmapAdvise, madvise};
+use nix::unistd::SysconfVar;
 use std::ptr::{self, NonNull};
+
+/// Has all threads allocate from one heap, with the GNU C library; others do so anyway. For a program that has
+/// not started another thread. If the library refuses, each thread has a heap as before.
+pub fn use_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a setting of the allocator, which takes a lock of its own.
+    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
 
 /// Gives back the mapped pages of the program's code and constants. Pages that are used again come back by
 /// page faults.
-pub fn forget_start() {
+pub fn trim_startup_pages() {
     // SAFETY: the callback is as dl_iterate_phdr wants it, and uses nothing but what it is given.
-    unsafe { dl_iterate_phdr(Some(forget), ptr::null_mut()) };
+    unsafe { dl_iterate_phdr(Some(trim), ptr::null_mut()) };
 }
 
 /// Handles the first object, which is the program itself; the libraries are shared with other processes.
-unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
-    // SAFETY: the call only reads a constant of the system.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let Ok(page) = usize::try_from(page) else {
+unsafe extern "C" fn trim(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+    let page = nix::unistd::sysconf(SysconfVar::PAGE_SIZE);
+    let Some(page) = page.ok().flatten().and_then(|it| usize::try_from(it).ok()) else {
         return 1;
     };
     // SAFETY: dl_iterate_phdr passes an object that lives as long as this call.
@@ -67,7 +75,7 @@ mod tests {
     #[test]
     fn what_was_forgotten_comes_again() {
         let before = of_files();
-        forget_start();
+        trim_startup_pages();
         let after = of_files();
         assert!(after < before, "{after} pages after {before}");
         // Uses code and constants that were not used before.

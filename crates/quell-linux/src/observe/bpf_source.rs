@@ -35,7 +35,7 @@ const PERIODS_PER_REFRESH: u64 = 128;
 /// sample: nothing changed in that period, in the next one and in this one.
 const QUIET: u8 = 3;
 
-pub(crate) struct Counted {
+pub(crate) struct BpfSource {
     monitor: Monitor,
     /// For each tenant, the processes assigned to it in the monitor.
     assigned: Vec<BTreeSet<u32>>,
@@ -46,7 +46,7 @@ pub(crate) struct Counted {
     /// The remembered thread of each slot of the monitor.
     known: Vec<Option<Known>>,
     /// The short record of each slot of the monitor.
-    spots: Vec<Spot>,
+    slot_states: Vec<SlotState>,
     /// For each tenant number of the monitor (after a reload, numbers of other tenants): its counters in the
     /// reading before, and the causes of its waits.
     tenants: Vec<(Option<RawTenant>, Causes)>,
@@ -58,7 +58,7 @@ pub(crate) struct Counted {
     names: Names,
     reader: Reader,
     round: u64,
-    /// Calls of [`Counted::sample`] that succeeded since a call failed.
+    /// Calls of [`BpfSource::sample`] that succeeded since a call failed.
     unbroken: u32,
     kinds_epoch: u64,
     unmonitored: u64,
@@ -76,12 +76,12 @@ struct Known {
     first_state: ThreadState,
 }
 
-/// The record that says that there is nothing to do for a thread. It is kept apart, since for most
+/// The record that says that there is nothing to do for a slot's thread. It is kept apart, since for most
 /// threads in most periods it is all that is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Spot {
+struct SlotState {
     /// The index of the thread in the list of its tenant.
-    place: u32,
+    index: u32,
     /// The [`RawThread::copied`] of [`Known::raw`]; `None` before the first reading.
     copied: Option<u32>,
     /// Successive periods in which nothing changed, up to [`QUIET`].
@@ -126,22 +126,22 @@ pub(crate) struct Explained {
     pub(crate) ended: Ended,
 }
 
-impl Counted {
+impl BpfSource {
     /// Loads the monitor. `Err` says why it cannot be used and what it would need.
-    pub(crate) fn load(tenants: usize) -> Result<Counted, String> {
-        if !Counted::can_follow(tenants) {
+    pub(crate) fn load(tenants: usize) -> Result<BpfSource, String> {
+        if !BpfSource::can_follow(tenants) {
             let limit = MonitorIndex::LIMIT;
             return Err(format!(
                 "{tenants} tenants are more than the {limit} it can tell apart"
             ));
         }
-        Ok(Counted {
+        Ok(BpfSource {
             monitor: Monitor::load(Limits::default()).map_err(|error| explain(&error))?,
             assigned: vec![BTreeSet::new(); tenants],
             strays: BTreeSet::new(),
             unsettled: false,
             known: Vec::new(),
-            spots: Vec::new(),
+            slot_states: Vec::new(),
             tenants: vec![Default::default(); tenants],
             settings: SettingsReader::default(),
             names: Names::default(),
@@ -160,14 +160,14 @@ impl Counted {
         tenants <= usize::from(MonitorIndex::LIMIT)
     }
 
-    /// Follows this many other tenants from the next call of [`Counted::follow`] on. Nothing is known here
+    /// Follows this many other tenants from the next call of [`BpfSource::follow`] on. Nothing is known here
     /// yet of their discovery.
     pub(crate) fn follow_others(&mut self, tenants: usize) {
         let before = std::mem::replace(&mut self.assigned, vec![BTreeSet::new(); tenants]);
         self.strays.extend(before.into_iter().flatten());
         self.unsettled = true;
         self.known.clear();
-        self.spots.clear();
+        self.slot_states.clear();
         let most = self.tenants.len().max(tenants);
         self.tenants.resize_with(most, Default::default);
         self.membership = 0;
@@ -295,7 +295,7 @@ impl Counted {
             }
             self.lengths = place_threads(
                 &mut self.known,
-                &mut self.spots,
+                &mut self.slot_states,
                 reading,
                 names.len(),
                 |raw| {
@@ -326,26 +326,26 @@ impl Counted {
         for raw in reading.threads.iter().filter(|raw| !raw.ended) {
             let slot = raw.slot as usize;
             let list = lists.get_mut(usize::from(raw.tenant.0));
-            let (Some(list), Some(spot)) = (list, self.spots.get_mut(slot)) else {
+            let (Some(list), Some(slot_state)) = (list, self.slot_states.get_mut(slot)) else {
                 continue;
             };
-            let Some(sample) = list.get_mut(spot.place as usize) else {
+            let Some(sample) = list.get_mut(slot_state.index as usize) else {
                 continue;
             };
-            let moved = spot.copied != Some(raw.copied);
+            let moved = slot_state.copied != Some(raw.copied);
             let refresh = (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0;
             if moved || refresh || kinds_changed {
-                spot.quiet = 0;
-            } else if spot.quiet < QUIET {
-                spot.quiet += 1;
+                slot_state.quiet = 0;
+            } else if slot_state.quiet < QUIET {
+                slot_state.quiet += 1;
             }
-            if spot.quiet == QUIET && sample.id == raw.id {
+            if slot_state.quiet == QUIET && sample.id == raw.id {
                 continue;
             }
             let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
                 continue;
             };
-            let first = spot.copied.replace(raw.copied).is_none();
+            let first = slot_state.copied.replace(raw.copied).is_none();
             let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
             let renamed = before
                 .as_ref()
@@ -479,7 +479,7 @@ fn unseen(raw: &RawThread) -> RawThread {
 /// list, ascending by id. Returns the lengths of the lists.
 fn place_threads(
     known: &mut Vec<Option<Known>>,
-    spots: &mut Vec<Spot>,
+    slot_states: &mut Vec<SlotState>,
     reading: &Reading,
     tenants: usize,
     mut make: impl FnMut(&RawThread) -> Result<Option<Known>, ObserveError>,
@@ -489,7 +489,7 @@ fn place_threads(
         let slot = raw.slot as usize;
         if known.len() <= slot {
             known.resize_with(slot + 1, || None);
-            spots.resize(slot + 1, Spot::default());
+            slot_states.resize(slot + 1, SlotState::default());
         }
         let entry = &mut known[slot];
         if raw.ended {
@@ -498,7 +498,7 @@ fn place_threads(
         }
         if !matches!(entry, Some(known) if known.raw.generation == raw.generation) {
             *entry = make(raw)?;
-            spots[slot] = Spot::default();
+            slot_states[slot] = SlotState::default();
         }
         if entry.is_some() {
             if let Some(members) = members.get_mut(usize::from(raw.tenant.0)) {
@@ -509,7 +509,7 @@ fn place_threads(
     for members in &mut members {
         members.sort_unstable();
         for (place, &(_, slot)) in members.iter().enumerate() {
-            spots[slot].place = place as u32; // fewer than there are slots
+            slot_states[slot].index = place as u32; // fewer than there are slots
         }
     }
     Ok(members.iter().map(Vec::len).collect())
@@ -810,20 +810,22 @@ mod tests {
             tenant: MonitorIndex(tenant),
             ..raw()
         };
-        let (mut table, mut spots) = (Vec::new(), Vec::new());
+        let (mut table, mut slot_states) = (Vec::new(), Vec::new());
         let mut made = Vec::new();
         let mut place = |threads: Vec<RawThread>| {
             let reading = Reading {
                 threads,
                 ..Reading::default()
             };
-            let lengths = place_threads(&mut table, &mut spots, &reading, 2, |raw| {
+            let lengths = place_threads(&mut table, &mut slot_states, &reading, 2, |raw| {
                 made.push(raw.id.tid.0);
                 // Thread 13 is gone before its settings can be read.
                 Ok((raw.id.tid.0 != 13).then(|| known(*raw)))
             });
-            let mut places: Vec<(u16, u32, u32)> = (table.iter().flatten().zip(&spots[1..]))
-                .map(|(k, spot): (&Known, &Spot)| (k.raw.tenant.0, spot.place, k.raw.id.tid.0))
+            let mut places: Vec<(u16, u32, u32)> = (table.iter().flatten().zip(&slot_states[1..]))
+                .map(|(k, slot_state): (&Known, &SlotState)| {
+                    (k.raw.tenant.0, slot_state.index, k.raw.id.tid.0)
+                })
                 .collect();
             places.sort_unstable();
             (lengths.unwrap(), places, std::mem::take(&mut made))

@@ -1,10 +1,12 @@
 use super::*;
 use crate::act::journal::{Contents, Journal};
+use crate::act::report::RestoreReport;
+use crate::act::state::State;
 use crate::act::thread;
 use crate::guest::pins::to_change;
 use crate::guest::stat::GuestStat;
-use crate::guest::{Door, Guest, Online};
-use crate::observe::counted::blank;
+use crate::guest::{Guest, GuestError, Online, Transport};
+use crate::observe::bpf_source::blank;
 use proptest::prelude::*;
 use quell_model::config::TenantSpec;
 use quell_model::{
@@ -70,13 +72,13 @@ fn here() -> ThreadId {
 }
 
 /// A domain of two threads. Numbers other than 0 name threads that do not exist.
-fn way(number: u32) -> Way {
+fn endpoint(number: u32) -> GuestEndpoint {
     let mut thread = here();
     thread.start_ticks += u64::from(number);
-    Way {
+    GuestEndpoint {
         thread,
         process: Pid(std::process::id()),
-        door: Door::Libvirt {
+        transport: Transport::Libvirt {
             uuid: format!("6f0d3e3c-7c1a-4b43-9d6e-1f8f3a{number:06x}"),
             uri: "test:///default".into(),
         },
@@ -98,7 +100,7 @@ fn thread_of_role(id: ThreadId, role: ThreadRole) -> ThreadSample {
 }
 
 fn emulator(number: u32) -> ThreadId {
-    let mut id = way(number).thread;
+    let mut id = endpoint(number).thread;
     id.start_ticks += 1_000_000;
     id
 }
@@ -110,7 +112,7 @@ fn snapshot(count: u32) -> Snapshot {
         selectors: Arc::default(),
         cgroup: None,
         threads: vec![
-            thread_of_role(way(number).thread, ThreadRole::Vcpu(0)),
+            thread_of_role(endpoint(number).thread, ThreadRole::Vcpu(0)),
             thread_of_role(emulator(number), ThreadRole::Emulator),
         ],
         limit_cpus: None,
@@ -145,7 +147,7 @@ fn plan(count: u32, places: Option<(&str, &str)>) -> Plan {
         weight: None,
         threads: places.map_or(Vec::new(), |(vcpus, others)| {
             vec![
-                thread(way(number).thread, vcpus),
+                thread(endpoint(number).thread, vcpus),
                 thread(emulator(number), others),
             ]
         }),
@@ -181,7 +183,7 @@ impl Scene {
                 };
                 let (agent, parts) = (fake(None), fake(hangs.take()));
                 let guests = actuator.guests();
-                guests.with(&name(number), way(number), agent, Some(parts));
+                guests.with(&name(number), endpoint(number), agent, Some(parts));
                 pins
             })
             .collect();
@@ -204,7 +206,7 @@ impl Scene {
     fn period(&mut self, places: Option<(&str, &str)>) -> ApplyReport {
         let count = self.held.len() as u32;
         let mut snapshot = snapshot(count);
-        self.actuator.guests().see(&mut snapshot);
+        self.actuator.guests().sample_into(&mut snapshot);
         let report = self.actuator.apply(&snapshot, &plan(count, places));
         self.notes
             .extend(report.notes.iter().map(|it| it.text.clone()));
@@ -242,7 +244,7 @@ fn parts_are_where_the_plan_has_threads_and_then_where_they_were() {
     scene.until(Some(("2", "0")), |it| it.held(0) == first);
     // Journaled before the change, and not again.
     let expected = Record::Parts {
-        way: way(0),
+        endpoint: endpoint(0),
         original: pins(ORIGINAL),
         from: pins(ORIGINAL),
         to: pins(first),
@@ -349,15 +351,15 @@ proptest! {
         let path = dir.path().join("journal");
         let (mut journal, _) = Journal::open(&path).unwrap();
         journal.start(&[]).unwrap();
-        let record = Record::Parts { way: way(0), original: original.clone(), from: from.clone(), to: to.clone() };
+        let record = Record::Parts { endpoint: endpoint(0), original: original.clone(), from: from.clone(), to: to.clone() };
         journal.append(&[record], true).unwrap();
         let contents = Contents { records: records(&path), ..Contents::default() };
         let mut state = State::from_journal(contents);
         let (guests, held) = (crate::guest::Guests::default(), Arc::new(Mutex::new(found.clone())));
         let fake = || Box::new(Fake { pins: held.clone(), hangs: None });
-        guests.with(&name(0), way(0), fake(), Some(fake()));
+        guests.with(&name(0), endpoint(0), fake(), Some(fake()));
         let mut report = RestoreReport::default();
-        crate::act::guests::undo(&mut state, &guests, &Default::default(), &mut report);
+        crate::act::undo::undo_guests(&mut state, &guests, &Default::default(), &mut report);
         prop_assert!(state.is_empty() && report.is_complete(), "{report}");
         let held = held.lock().unwrap().clone();
         let mut foreign = 0;

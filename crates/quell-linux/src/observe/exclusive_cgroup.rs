@@ -20,15 +20,15 @@ const PERIODS_BETWEEN: u64 = 12;
 /// The most changed tenants examined in one period.
 const CHANGED_LIMIT: usize = 4;
 
-pub(crate) struct OwnCgroups {
+pub(crate) struct ExclusiveCgroups {
     hierarchy: Option<CpuHierarchy>,
-    tenants: Vec<Own>,
+    tenants: Vec<TenantCgroup>,
     period: u64,
     reader: Reader,
 }
 
 #[derive(Clone)]
-struct Own {
+struct TenantCgroup {
     cgroup: Option<CgroupPath>,
     changed: bool,
     looked: Option<u64>,
@@ -41,9 +41,9 @@ struct Own {
     suspects: BTreeSet<u32>,
 }
 
-impl OwnCgroups {
-    pub(crate) fn new(tenants: usize) -> OwnCgroups {
-        let unknown = Own {
+impl ExclusiveCgroups {
+    pub(crate) fn new(tenants: usize) -> ExclusiveCgroups {
+        let unknown = TenantCgroup {
             cgroup: None,
             changed: true,
             looked: None,
@@ -52,7 +52,7 @@ impl OwnCgroups {
             account: Account::default(),
             suspects: BTreeSet::new(),
         };
-        OwnCgroups {
+        ExclusiveCgroups {
             hierarchy: CpuHierarchy::find(),
             tenants: vec![unknown; tenants],
             period: 0,
@@ -103,7 +103,7 @@ impl OwnCgroups {
             .for_each(|tenant| self.tenants[tenant].changed = true);
         let period = self.period;
         self.period += 1;
-        let due = |own: &Own| {
+        let due = |own: &TenantCgroup| {
             let rested = own.looked.is_none_or(|at| period - at >= PERIODS_BETWEEN);
             own.changed && rested
         };

@@ -6,22 +6,25 @@
 //! was nor where Quell pinned it belongs to another program from then on. Pinning is asked for and not waited
 //! for ([`Guests::pin`]); the next period goes on from what holds then. Only the running domain is changed,
 //! never its definition.
+//!
+//! The pins themselves, as data, are [`Pins`] (`guest::pins`); the pins that libvirt last reported, and the
+//! thread that speaks to libvirt, are in `guest::guests`. This module compares them with the plan and with the
+//! originals.
 
-use super::Actuator;
-use super::guests::{note, note_of, said_of};
+use super::actuator::Actuator;
 use super::journal::Record;
-use super::report::{ApplyReport, RestoreReport};
-use super::state::{Domain, State};
+use super::notes::note;
+use super::report::ApplyReport;
+use super::state::Domain;
 use super::thread::is_there;
-use crate::guest::watch::Question;
-use crate::guest::{Bound, GuestError, Guests, Part, Pins, Way};
+use crate::guest::{AffinityOwner, GuestEndpoint, Guests, Part, Pins};
 use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole};
 use std::collections::BTreeSet;
 
 /// Whether a thread belongs to a part, so that its affinity is not Quell's to set. Kernel workers are in the
 /// emulator's cpuset.
-pub(super) fn has(bound: Bound, sample: Option<&TenantSample>, id: ThreadId) -> bool {
-    let (Bound::Parts(process) | Bound::NotYet(process)) = bound else {
+pub(super) fn covers(owner: AffinityOwner, sample: Option<&TenantSample>, id: ThreadId) -> bool {
+    let (AffinityOwner::Libvirt(process) | AffinityOwner::Unknown(process)) = owner else {
         return false;
     };
     let thread = sample.and_then(|it| it.thread(id));
@@ -45,7 +48,7 @@ fn planned(plan: &TenantPlan, sample: &TenantSample) -> (Pins, Option<CpuSet>) {
 
 impl Actuator {
     /// Has parts pinned as the plan says, and gives parts back that the plan no longer mentions.
-    pub(super) fn pin_parts(
+    pub(super) fn pin_domains(
         &mut self,
         snapshot: &Snapshot,
         plan: &Plan,
@@ -57,7 +60,10 @@ impl Actuator {
             let Some(sample) = snapshot.tenant(&tenant.name) else {
                 continue;
             };
-            if !matches!(self.guests.bound(&tenant.name), Bound::Parts(_)) {
+            if !matches!(
+                self.guests.affinity_owner(&tenant.name),
+                AffinityOwner::Libvirt(_)
+            ) {
                 continue;
             }
             let (vcpus, others) = planned(tenant, sample);
@@ -65,12 +71,12 @@ impl Actuator {
                 continue;
             }
             let (known, planned) = (self.guests.pins(&tenant.name), (&vcpus, others.as_ref()));
-            changes.extend(self.parts_of(snapshot, tenant, known, planned, report));
+            changes.extend(self.pins_to_change(snapshot, tenant, known, planned, report));
         }
         self.pin_all(changes, report);
         let mut domains = std::mem::take(&mut self.state.domains);
         domains.retain(|thread, domain| {
-            domain.planned == self.period || self.give_back_parts(*thread, domain, report, dropped)
+            domain.planned == self.period || self.give_back_pins(*thread, domain, report, dropped)
         });
         self.state.domains = domains;
     }
@@ -87,7 +93,7 @@ impl Actuator {
             return;
         }
         if let Err(error) = self.journal.append(&records, true) {
-            report.journal_error = Some(said_of(&self.journal, &error));
+            report.journal_error = Some(self.journal.cannot(&error));
             return;
         }
         for (thread, wanted) in changes {
@@ -102,16 +108,16 @@ impl Actuator {
 
     /// The parts of a tenant that are to be pinned elsewhere. `known`: the CPUs where they are, unless they
     /// are just being pinned.
-    fn parts_of(
+    fn pins_to_change(
         &mut self,
         snapshot: &Snapshot,
         tenant: &TenantPlan,
-        known: Option<(Way, Pins)>,
+        known: Option<(GuestEndpoint, Pins)>,
         (vcpus, others): (&Pins, Option<&CpuSet>),
         report: &mut ApplyReport,
     ) -> Option<(ThreadId, Pins)> {
         let name = &tenant.name;
-        let Some((way, now)) = known else {
+        let Some((endpoint, now)) = known else {
             // The domain is being pinned, or cannot be pinned now.
             let mut known = self.state.domains.values_mut();
             if let Some(domain) = known.find(|it| it.tenant.as_ref() == Some(name)) {
@@ -119,9 +125,9 @@ impl Actuator {
             }
             return None;
         };
-        let thread = way.thread;
+        let thread = endpoint.thread;
         let domain = self.state.domains.entry(thread).or_insert_with(|| Domain {
-            way,
+            endpoint,
             original: now.clone(),
             last: now.clone(),
             also: None,
@@ -131,7 +137,7 @@ impl Actuator {
         });
         domain.tenant = Some(name.clone());
         domain.planned = self.period;
-        domain.look(&now, report);
+        domain.take_present(&now, report);
         let online = snapshot.host.topology.online();
         let mut wanted = Pins::default();
         for (part, original) in domain.original.iter() {
@@ -149,7 +155,10 @@ impl Actuator {
             };
             if allowed.is_empty() {
                 report.left_alone += 1;
-                if self.said.first(name, Some(thread), "parts", self.period) {
+                if self
+                    .notes_given
+                    .first(name, Some(thread), "parts", self.period)
+                {
                     let text =
                         format!("{part} stays where it is: its owner pinned it to CPUs {original}");
                     report.notes.push(note(Some(name.clone()), text));
@@ -167,7 +176,7 @@ impl Actuator {
     }
 
     /// Whether there is still something to give back.
-    fn give_back_parts(
+    fn give_back_pins(
         &mut self,
         thread: ThreadId,
         domain: &mut Domain,
@@ -178,16 +187,16 @@ impl Actuator {
         let Some(tenant) = domain
             .tenant
             .clone()
-            .or_else(|| guests.reached(&domain.way))
+            .or_else(|| guests.tenant_at(&domain.endpoint))
         else {
             return self.is_still_there(thread, report, dropped);
         };
         let known = guests.pins(&tenant);
-        let Some((_, now)) = known.filter(|(way, _)| *way == domain.way) else {
+        let Some((_, now)) = known.filter(|(endpoint, _)| *endpoint == domain.endpoint) else {
             return self.is_still_there(thread, report, dropped);
         };
         domain.tenant = Some(tenant.clone());
-        domain.look(&now, report);
+        domain.take_present(&now, report);
         let wanted = domain.ours();
         let differs =
             |(part, cpus): (Part, &CpuSet)| domain.last.get(part).is_some_and(|held| held != cpus);
@@ -219,7 +228,7 @@ impl Actuator {
 impl Domain {
     /// Takes the CPUs where the parts are now: parts that are not where they were left belong to another
     /// program.
-    fn look(&mut self, now: &Pins, report: &mut ApplyReport) {
+    fn take_present(&mut self, now: &Pins, report: &mut ApplyReport) {
         for (part, cpus) in now.iter() {
             let ours = |pins: &Pins| pins.get(part).is_none_or(|it| it == cpus);
             let left = ours(&self.last) || self.also.as_ref().is_some_and(ours);
@@ -249,82 +258,6 @@ impl Domain {
             self.also = Some(std::mem::replace(&mut self.last, last));
         }
         asked
-    }
-
-    /// The pins that hold once `wanted` is pinned.
-    fn with(&self, wanted: &Pins) -> Pins {
-        let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
-        let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
-        ours.map(part).collect()
-    }
-
-    /// The originals of the parts that no other program has pinned.
-    fn ours(&self) -> Pins {
-        let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
-        self.original.only(ours)
-    }
-}
-
-/// The question to libvirt that gives the parts of a domain back.
-pub(super) fn question(domain: &Domain) -> (Way, Question) {
-    let question = Question::Pin {
-        expected: domain.expected(),
-        wanted: domain.ours(),
-    };
-    (domain.way.clone(), question)
-}
-
-/// Records the outcome of giving the parts of one domain back.
-pub(super) fn undone(
-    state: &mut State,
-    way: &Way,
-    now: Result<Pins, GuestError>,
-    report: &mut RestoreReport,
-) {
-    let Some(domain) = state.domains.get(&way.thread) else {
-        return;
-    };
-    let tenant = domain.tenant.clone();
-    let now = match now {
-        Ok(now) => now,
-        Err(error) => {
-            report.failed += 1;
-            let text = format!(
-                "its parts could not be pinned to {} again: {error}",
-                domain.original
-            );
-            report.notes.push(note_of(tenant, way, text));
-            return;
-        }
-    };
-    let expected = domain.expected();
-    let mut stuck = false;
-    for (part, original) in domain.ours().iter() {
-        let Some(held) = now.get(part) else {
-            report.gone += 1;
-            continue;
-        };
-        let left = expected.iter().any(|it| it.get(part) == Some(held));
-        if held == original {
-            match expected.iter().all(|it| it.get(part) == Some(original)) {
-                true => report.unchanged += 1,
-                false => report.restored += 1,
-            }
-        } else if left {
-            stuck = true;
-            report.failed += 1;
-            let text = format!("{part} is still pinned to CPUs {held}, before Quell {original}");
-            report.notes.push(note_of(tenant.clone(), way, text));
-        } else {
-            report.left_alone += 1;
-            let text = format!(
-                "{part} left on CPUs {held}: someone else pinned it there (it was {original})"
-            );
-            report.notes.push(note_of(tenant.clone(), way, text));
-        }
-    }
-    if !stuck {
-        state.domains.remove(&way.thread);
     }
 }
 

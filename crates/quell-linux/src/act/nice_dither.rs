@@ -24,7 +24,7 @@ pub(super) const TOLERANCE: f64 = 0.01;
 
 /// The rounding error of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Diffuser {
+pub(super) struct NiceDither {
     /// Weight owed (positive) or overpaid so far, in periods times the wanted weight.
     owed: f64,
     /// The weight wanted last and the nice value nearest to it: most weights stay for long, and to find
@@ -32,7 +32,7 @@ pub(super) struct Diffuser {
     nearest: Option<(Weight, Nice)>,
 }
 
-impl Diffuser {
+impl NiceDither {
     /// The nice value for the next period, given the one held in the period that ends now.
     pub fn next(&mut self, want: Weight, held: Nice) -> Nice {
         let load = want.clamp(Weight::MIN, Weight::MAX).as_load();
@@ -69,10 +69,10 @@ mod tests {
 
     /// Mean weight and number of changes over `periods` periods of a constant request.
     fn run(want: Weight, periods: u32) -> (f64, u32) {
-        let mut diffuser = Diffuser::default();
+        let mut nice_dither = NiceDither::default();
         let (mut held, mut sum, mut writes) = (want.nearest_nice(), 0.0, 0);
         for _ in 0..periods {
-            let next = diffuser.next(want, held);
+            let next = nice_dither.next(want, held);
             writes += u32::from(next != held);
             held = next;
             sum += held.weight().as_load();
@@ -91,10 +91,10 @@ mod tests {
 
         #[test]
         fn a_moving_weight_is_followed_within_one_step(loads in prop::collection::vec(15_000u64..=88_761_000, 1..200)) {
-            let mut diffuser = Diffuser::default();
+            let mut nice_dither = NiceDither::default();
             let mut held = Nice::default();
             for load in loads {
-                held = diffuser.next(Weight(load), held);
+                held = nice_dither.next(Weight(load), held);
                 prop_assert!((held.get() - Weight(load).nearest_nice().get()).abs() <= 1);
             }
         }
@@ -124,15 +124,15 @@ mod tests {
 
     #[test]
     fn a_change_takes_effect_at_once() {
-        let mut diffuser = Diffuser::default();
+        let mut nice_dither = NiceDither::default();
         assert_eq!(
-            diffuser
+            nice_dither
                 .next(Weight::from_load(1200), Nice::default())
                 .get(),
             -1
         );
         assert_eq!(
-            diffuser
+            nice_dither
                 .next(Weight::from_load(335), Nice::new(-1).unwrap())
                 .get(),
             5
