@@ -101,6 +101,35 @@ static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id,
 		llc->preempt_timer_at_ns = 0;
 }
 
+/* Publishes the deadline of the task that has begun to run on the CPU, or got another slice. */
+static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpuc, u64 now)
+{
+	u64 burst_left = !t->deadline_is_share && t->burst_avg_ns > t->burst_ns
+				 ? t->burst_avg_ns - t->burst_ns
+				 : 0;
+
+	if (t->light && t->burst_ns < FAIR_SLICE)
+		burst_left = FAIR_SLICE - t->burst_ns;
+	cpuc->curr_deadline = t->deadline;
+	cpuc->deadline_fixed_until_ns = now +
+					(burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
+	cpuc->curr_since_ns = now;
+	cpuc->deadline_pace = t->deadline_pace;
+}
+
+/*
+ * Publishes a light deadline for a starved task that has begun to run: the task runs for its short slice, and
+ * no waking task claims the CPU before.
+ */
+static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id,
+						 u64 now)
+{
+	cpuc->curr_deadline = deadline_light(now);
+	cpuc->deadline_fixed_until_ns = now + FAIR_STARVED_SLICE;
+	cpuc->curr_since_ns = now + FAIR_STARVED_SLICE - FAIR_SLICE;
+	start_preempt_timer(llc, llc_id, FAIR_STARVED_SLICE, now);
+}
+
 /* A task has been queued: makes sure that the preemption timer of its LLC expires soon enough. */
 static __always_inline void arm_preempt_timer(struct task_ctx *t, u64 now)
 {

@@ -405,4 +405,33 @@ static __always_inline bool best_effort_waits(u32 cpu)
 	return llc && (llc->nr_queued || dsq_first_vtime(pinned_dsq(cpu)));
 }
 
+/*
+ * Moves tasks that wait in the CPU's pinned DSQ to the DSQs of servers that they have got since. Call only
+ * from ops.dispatch().
+ */
+__global_subprog int move_to_servers(u32 cpu)
+{
+	struct server_rq *srq = lookup_server_rq(cpu);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!srq)
+		return 0;
+	srq->rescan_pinned = 0;
+	if (bpf_iter_scx_dsq_new(&it, pinned_dsq(cpu), 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	while ((p = bpf_iter_scx_dsq_next(&it))) {
+		struct task_ctx *t = lookup_task_ctx(p);
+		u32 server = t ? target_server(t, p, cpu) : 0;
+		if (server && dsq_move_vtime(&it, p, server_dsq(server), p->scx.dsq_vtime)) {
+			enqueue_server(t, p, cpu);
+			set_task_dsq(t, DSQ_KIND_SERVER, server);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}
+
 #endif

@@ -115,6 +115,19 @@ __global_subprog int throttle_cpu_dsqs(u32 cpu, u32 llc_id)
 	return 0;
 }
 
+/*
+ * Throttles the tasks at the heads of the LLC's DSQs whose groups have no runtime. Call only from
+ * ops.dispatch().
+ */
+static __always_inline void throttle_llc_dsqs(struct llc_ctx *llc, u32 llc_id)
+{
+	if (!bandwidth.nr_groups || !llc->nr_queued)
+		return;
+	throttle_dsq_head(llc_dsq(llc_id), llc_id);
+	if (llc->nr_starved)
+		throttle_dsq_head(starved_dsq(llc_id), llc_id);
+}
+
 /* Makes a throttled task runnable again; target: the DSQ that the caller is to put the task into. */
 __global_subprog int unthrottle_task(struct task_struct *p __arg_trusted, struct task_ctx *t,
 				     struct dsq_target *target, u64 now)
