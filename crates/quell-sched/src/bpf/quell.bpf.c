@@ -409,7 +409,7 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 	struct cgroup *cgroup = args->cgroup;
 
 	if (!t)
-		return -12; /* ENOMEM */
+		return -ENOMEM;
 	if (args->fork)
 		parent = lookup_task_ctx(bpf_get_current_task_btf());
 	t->wait_since_ns = t->charged_until_ns = time_ns();
@@ -608,7 +608,7 @@ s32 BPF_PROG(quell_init)
 			continue;
 		u32 at = llc->nr_cpus;
 		if (at >= LLC_CPUS)
-			return -22; /* EINVAL: the loader's error */
+			return -EINVAL; /* the loader's error */
 		llc->cpus[bounded(at, LLC_CPUS)] = cpu;
 		llc->nr_cpus = at + 1;
 		if (options.llc_of[bounded(cpu, MAX_CPUS)] & OFFLINE)
@@ -673,7 +673,7 @@ SEC("syscall")
 int quell_set_thread(struct thread_setting *setting)
 {
 	struct task_struct *p = bpf_task_from_pid(setting->tid);
-	int result = -3; /* ESRCH */
+	int result = -ESRCH;
 
 	if (!p)
 		return result;
@@ -701,7 +701,7 @@ int quell_set_server(struct server_setting *setting)
 	struct server_ctx *s = lookup_server(setting->server);
 
 	if (!options.criticality || !srq || (setting->server && !s))
-		return -22; /* EINVAL */
+		return -EINVAL;
 	if (!s) {
 		srq->best_effort.terms = setting->terms;
 		return 0;
@@ -713,11 +713,11 @@ int quell_set_server(struct server_setting *setting)
 	}
 	if (!listed) {
 		if (s->nr_ready)
-			return -16; /* EBUSY: still has runnable tasks on another CPU */
+			return -EBUSY; /* the server still has runnable tasks on another CPU */
 		if (find_server(setting->cpu, 0) == CPU_SERVERS_MAX)
-			return -28; /* ENOSPC */
+			return -ENOSPC;
 		s32 error = scx_bpf_create_dsq(server_dsq(setting->server), -1);
-		if (error && error != -17) /* EEXIST: of a server that ended */
+		if (error && error != -EEXIST) /* the DSQ of a server that ended exists */
 			return error;
 		s->cpu = setting->cpu;
 		s->cur = (struct server){};
