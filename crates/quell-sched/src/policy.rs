@@ -1,45 +1,47 @@
 //! The scheduler's arithmetic, natively: the functions of `policy/*.h`, from the same source that the
 //! kernel runs. Their headers say what they mean; units are nanoseconds.
 
+use crate::layout;
+
 /// The default weight of a task or group.
-pub const WEIGHT_ONE: u64 = 100 << 10;
+pub const WEIGHT_ONE: u64 = layout::WEIGHT_ONE;
 /// The smallest weight.
-pub const WEIGHT_MIN: u64 = 1;
+pub const WEIGHT_MIN: u64 = layout::WEIGHT_MIN;
 /// The greatest weight.
-pub const WEIGHT_MAX: u64 = 10_000 << 10;
+pub const WEIGHT_MAX: u64 = layout::WEIGHT_MAX;
 /// Where virtual clocks begin.
-pub const VCLOCK_START: u64 = 1 << 44;
+pub const VCLOCK_START: u64 = layout::VCLOCK_START;
 /// A task's slice while other tasks wait.
-pub const FAIR_SLICE: u64 = 2_000_000;
+pub const FAIR_SLICE: u64 = layout::FAIR_SLICE;
 /// The lag that a task keeps when it wakes, at most.
-pub const FAIR_WAKEUP_LAG_MAX: i64 = 4_000_000;
+pub const FAIR_WAKEUP_LAG_MAX: i64 = layout::FAIR_WAKEUP_LAG_MAX;
 /// The lag with which a waking task is light.
-pub const FAIR_LIGHT_LAG: i64 = 2_000_000;
+pub const FAIR_LIGHT_LAG: i64 = layout::FAIR_LIGHT_LAG;
 /// The lag of a runnable task, at most.
-pub const FAIR_LAG_MAX: i64 = 300_000_000;
+pub const FAIR_LAG_MAX: i64 = layout::FAIR_LAG_MAX;
 
 /// The average lag of the tasks pinned to a CPU, beyond which their clock falls behind.
-pub const FAIR_PINNED_LAG_MAX: i64 = 50_000_000;
+pub const FAIR_PINNED_LAG_MAX: i64 = layout::FAIR_PINNED_LAG_MAX;
 /// The CPU time that a task ran beyond its share and still owes, at most.
-pub const FAIR_DEBT_MAX: u64 = 300_000_000;
+pub const FAIR_DEBT_MAX: u64 = layout::FAIR_DEBT_MAX;
 /// A longer latency, or a longer request of a client's, counts as this.
-pub const URGENCY_WORK_MAX: u64 = 50_000_000;
+pub const URGENCY_WORK_MAX: u64 = layout::URGENCY_WORK_MAX;
 /// The age of work counts for this at most, in ns.
-pub const URGENCY_AGE_MAX: u64 = 200_000_000;
+pub const URGENCY_AGE_MAX: u64 = layout::URGENCY_AGE_MAX;
 /// Where deadlines begin.
-pub const DEADLINE_BASE: u64 = 1 << 60;
+pub const DEADLINE_BASE: u64 = layout::DEADLINE_BASE;
 /// A deadline is earlier than the task's enqueueing by this at most, except for light tasks.
-pub const DEADLINE_LEAD_MAX: u64 = 400_000_000;
+pub const DEADLINE_LEAD_MAX: u64 = layout::DEADLINE_LEAD_MAX;
 /// A light task's deadline is this long before its wakeup.
-pub const DEADLINE_LIGHT_LEAD: u64 = 1_000_000_000_000;
+pub const DEADLINE_LIGHT_LEAD: u64 = layout::DEADLINE_LIGHT_LEAD;
 /// A share deadline is this long after the task's lag will be as large as its slice, in ns.
-pub const DEADLINE_SHARE_DELAY: u64 = 100_000_000;
+pub const DEADLINE_SHARE_DELAY: u64 = layout::DEADLINE_SHARE_DELAY;
 /// A task that has run for so long since it woke has no request deadline.
-pub const DEADLINE_BURST_MAX: u64 = 100_000_000;
+pub const DEADLINE_BURST_MAX: u64 = layout::DEADLINE_BURST_MAX;
 /// A chain that has been busy for this many times a task's work is endless.
-pub const DEADLINE_BUSY_RATIO: u64 = 16;
+pub const DEADLINE_BUSY_RATIO: u64 = layout::DEADLINE_BUSY_RATIO;
 /// Bound of the busy time of a chain, in ns.
-pub const DEADLINE_BUSY_MAX: u64 = 2 * DEADLINE_BUSY_RATIO * URGENCY_WORK_MAX;
+pub const DEADLINE_BUSY_MAX: u64 = layout::DEADLINE_BUSY_MAX;
 
 macro_rules! native {
     ($($(#[$doc:meta])* $name:ident = $c:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {

@@ -11,6 +11,7 @@ use crate::{SchedError, io};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
 use nix::time::{ClockId, clock_gettime};
+use quell_bpf::Shared;
 use quell_model::{CpuId, CpuSet};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -158,17 +159,6 @@ impl Host for Loaded {
         (length > 0).then(|| CpuSet::from_words(&words[..length as usize / 8]))
     }
 }
-
-/// A type that consists of atomics of the sizes that the kernel writes, for which every bit pattern is valid.
-///
-/// # Safety
-/// The implementor consists of such atomics only.
-unsafe trait Shared {}
-
-// SAFETY: repr(C) atomics.
-unsafe impl Shared for ShareSlot {}
-// SAFETY: as above.
-unsafe impl Shared for ShareSlotHints {}
 
 /// A map's values, in this process's memory.
 struct Mapped<T: Shared> {

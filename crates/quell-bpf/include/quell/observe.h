@@ -3,8 +3,8 @@
  * Layouts that the observing programs and their reader share.
  *
  * Problem: User space reads these structures from mapped memory while the kernel writes them.
- * How:     Fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs). Every field is
- *          a naturally aligned integer, read and written whole.
+ * How:     Every field is a naturally aligned integer, read and written whole. The build script of the reader
+ *          writes the Rust side of these structures.
  *
  *   thread_slot.stamp is both the thread's state and the lock of the fields marked S:
  *
@@ -77,7 +77,7 @@ struct thread_slot {
 	__u16 tenant;
 	__u16 allowed_cpus;
 	__u32 cpu; /* S */
-	char comm[16];
+	__u64 comm[2]; /* the thread's name, 16 bytes */
 	__u64 affinity_word;
 
 	__u64 slice_ns; /* 0: not known */
@@ -127,7 +127,7 @@ struct wait_row {
 };
 
 struct monitor_stats {
-	__u64 next_slot;   /* slots from here on were never used */
+	__u64 used_slots;  /* slots that were ever used */
 	__u64 unmonitored; /* threads that found no slot */
 	__u64 events_lost;
 };
@@ -144,16 +144,5 @@ struct process_event {
 	__u32 parent; /* of FORKED */
 	__u32 tenant; /* all ones: none */
 };
-
-_Static_assert(sizeof(struct waker) == 16, "reader's layout");
-_Static_assert(sizeof(struct thread_slot) == 448, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, id) == 64, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, comm) == 96, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, slice_ns) == 120, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, wakers) == 184, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, wait_histogram) == 280, "reader's layout");
-_Static_assert(sizeof(struct cpu_log) == 64 + 16 * LOG_SEGMENTS, "reader's layout");
-_Static_assert(sizeof(struct wait_row) == 4096, "reader's layout");
-_Static_assert(sizeof(struct process_event) == 16, "reader's layout");
 
 #endif

@@ -31,8 +31,6 @@ struct tenant_occasions {
 	u64 busy_periods; /* that began */
 };
 
-_Static_assert(sizeof(struct tenant_occasions) == 40 + 8 * OCCASION_BUCKETS, "reader's layout");
-
 /* Not mapped: the kernel maps no memory with locks in it. Read under the lock (BPF_F_LOCK). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -171,16 +171,14 @@ static __always_inline u8 halt_of(struct task_struct *task)
 /* What the thread's owner (or Quell) has set. Read at switches, where the task is in the cache. */
 static __always_inline void refresh_settings(struct thread_slot *slot, struct task_struct *task)
 {
-	u64 *comm = (u64 *)slot->comm;
-
 	slot->static_prio = task->static_prio;
 	slot->policy = task->policy;
 	slot->allowed_cpus = task->nr_cpus_allowed;
 	slot->affinity_word = task->cpus_mask.bits[0];
 	if (bpf_core_field_exists(task->se.custom_slice))
 		slot->slice_ns = task->se.slice;
-	comm[0] = *(u64 *)&task->comm[0];
-	comm[1] = *(u64 *)&task->comm[8];
+	slot->comm[0] = *(u64 *)&task->comm[0];
+	slot->comm[1] = *(u64 *)&task->comm[8];
 }
 
 static __always_inline void wait_ended(struct thread_slot *slot, struct task_struct *task, u32 cpu,
@@ -255,10 +253,10 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 	}
 	u16 before = *entry;
 	if (bpf_map_pop_elem(&free_slots, &index))
-		index = __sync_fetch_and_add(&counts->next_slot, 1) + 1;
+		index = __sync_fetch_and_add(&counts->used_slots, 1) + 1;
 	struct thread_slot *slot = bpf_map_lookup_elem(&threads, &index);
 	if (!slot) {
-		__sync_fetch_and_add(&counts->next_slot, -1);
+		__sync_fetch_and_add(&counts->used_slots, -1);
 		__sync_fetch_and_add(&counts->unmonitored, 1);
 		return NULL;
 	}

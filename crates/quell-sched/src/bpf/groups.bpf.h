@@ -39,8 +39,6 @@ struct group {
 	struct bandwidth bw;
 };
 
-_Static_assert(sizeof(struct group) == 96, "loader's layout");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Layouts that the BPF programs and their loader share; src/layout.rs mirrors them and asserts the same
- * sizes.
+ * Structures that the BPF programs share with their loader. The build script writes the Rust side of them.
  */
 #ifndef QUELL_SCHED_LAYOUT_H
 #define QUELL_SCHED_LAYOUT_H
@@ -193,17 +192,8 @@ struct tenant_setting {
 	u32 weight; /* 1 to 10000; 0 ends the group */
 };
 
-_Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
-_Static_assert(sizeof(struct cpu_ctx) == 128, "loader's layout");
 _Static_assert(MAX_LLCS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct share_slot_hints) == 8, "loader's layout");
-_Static_assert(sizeof(struct share_slot) == 64, "loader's layout");
-_Static_assert(sizeof(struct llc_ctx) == 256, "loader's layout");
-_Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
-_Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
-_Static_assert(sizeof(struct server_setting) == 56, "loader's layout");
-_Static_assert(sizeof(struct server_ctx) == 192, "loader's layout");
-_Static_assert(sizeof(struct server_rq) == 320, "loader's layout");
-_Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
+_Static_assert(sizeof(struct cpu_ctx) == 128, "CPUs share no cache line");
+_Static_assert(sizeof(struct share_slot) == 64, "a task writes one cache line");
 
 #endif
