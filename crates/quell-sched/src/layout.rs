@@ -6,7 +6,7 @@ pub use quell_bpf::{Plain, as_bytes, from_bytes};
 include!(concat!(env!("OUT_DIR"), "/shared.rs"));
 
 impl ServerCtx {
-    /// What the server got.
+    /// The CPU time that the server got, and the periods that it missed.
     pub fn stats(&self) -> crate::ServerStats {
         crate::ServerStats {
             used_ns: self.cur.used_ns,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// The part of a CPU that the steps take at most, in percent: long steps come less often.
 const CPU_PERCENT_MAX: u32 = 4;
 
-/// The running loop. Ends when it is dropped.
+/// The running loop. The loop ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RateLoop {
     /// Dropped to end the loop.
@@ -38,8 +38,11 @@ pub(crate) struct RateInputs {
 }
 
 impl RateInputs {
-    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`:
-    /// possible CPUs.
+    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`: the
+    /// number of possible CPUs.
+    ///
+    /// # Errors
+    /// A map has another size than the scheduler's, or cannot be mapped.
     pub(crate) fn open(
         hints: &MapHandle,
         slots: &MapHandle,
@@ -59,6 +62,9 @@ impl RateInputs {
     }
 
     /// Starts the loop.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
     pub(crate) fn start(self) -> Result<RateLoop, SchedError> {
         let RateInputs {
             hints,
@@ -160,7 +166,7 @@ impl Host for Loaded {
     }
 }
 
-/// A map's values, in this process's memory.
+/// The values of a BPF map, in this process's memory.
 struct Mapped<T: Shared> {
     memory: NonNull<T>,
     count: usize,
@@ -172,7 +178,7 @@ unsafe impl<T: Shared> Send for Mapped<T> {}
 impl<T: Shared> Mapped<T> {
     fn new(map: &MapHandle, count: usize) -> Result<Mapped<T>, libbpf_rs::Error> {
         let bytes = count * size_of::<T>();
-        // In this file and in layout.h there are as many.
+        // The scheduler and this process must agree on the number of values.
         let bytes = Some(bytes).filter(|bytes| *bytes == map.value_size() as usize);
         let bytes = bytes.and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or(std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
@@ -201,7 +207,7 @@ impl<T: Shared> Mapped<T> {
 impl<T: Shared> Drop for Mapped<T> {
     fn drop(&mut self) {
         let bytes = self.count * size_of::<T>();
-        // SAFETY: this is the mapping that new() made; whoever has a reference into it borrows its one owner.
+        // SAFETY: this is the mapping that new() made; a reference into it borrows its one owner, self.
         let _ = unsafe { munmap(self.memory.cast(), bytes) };
     }
 }

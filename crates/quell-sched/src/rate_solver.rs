@@ -33,7 +33,7 @@ const WEIGHTS: (u32, u32) = (1, 10_000);
 const BEHIND_MAX_NS: f64 = layout::SHARE_BEHIND_MAX as f64;
 const AHEAD_MAX_NS: f64 = layout::SHARE_AHEAD_MAX as f64;
 
-/// What the solver has to know of a host.
+/// The host, as far as the solver has to know it.
 pub(crate) trait Host {
     /// CLOCK_MONOTONIC in ns, the scheduler's clock.
     fn now(&self) -> u64;
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// 50 ms pass, in which the slots' tasks use so many ms.
+    /// 50 ms pass, in which the slots' tasks use these CPU times, in ms.
     fn step(solver: &mut RateSolver, slots: &[ShareSlot], machine: &mut Machine, used: &[u64]) {
         machine.now += 50 * MS;
         for (slot, used) in slots.iter().zip(used) {
@@ -358,7 +358,7 @@ mod tests {
         step(&mut solver, &slots, &mut machine, &[0, 0, 0]);
         step(&mut solver, &slots, &mut machine, &[50, 0, 50]);
         assert_eq!(slots.each_ref().map(percent), [50, 50, 100]);
-        // Served up to now as well as it lacks: 25 ms had before, at half a CPU.
+        // The task is served up to now, plus what it lacks: it had 25 ms before, at half a CPU.
         let ahead = |it: &ShareSlot| {
             (it.served_until_ns.load(Relaxed) as i64 - machine.now as i64) / MS as i64
         };
@@ -435,7 +435,7 @@ mod tests {
         slots[0].tid.store(1, Relaxed);
         step(&mut solver, &slots, &mut machine, &[0]);
         assert_eq!(slots[0].tid.load(Relaxed), 1);
-        // Nor is the slot of a task that wakes meanwhile freed.
+        // The slot of a task that wakes meanwhile is not freed either.
         slots[0].wants.store(1, Relaxed);
         assert!(!free(&slots[0], 1));
         assert_eq!(slots[0].tid.load(Relaxed), 1);

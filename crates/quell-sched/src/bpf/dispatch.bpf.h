@@ -55,7 +55,7 @@ static __always_inline bool steal_from_llc(u32 llc_id)
 	return dsq_move_to_local(llc_dsq(llc_id)) || dsq_move_to_local(starved_dsq(llc_id));
 }
 
-/* How many other LLCs a dispatch looks at, in turn, for one with queued tasks. */
+/* The number of other LLCs that a dispatch looks at, in turn, for one with queued tasks. */
 #define LLC_VISITS_MAX 8
 
 /* The next other LLC with queued tasks, in turn; the CPU's own LLC: none of those looked at has any. */

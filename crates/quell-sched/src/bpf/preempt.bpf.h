@@ -30,7 +30,7 @@ static __always_inline u64 curr_deadline_now(const struct cpu_ctx *cpuc, u64 now
 		       : deadline_running(deadline, cpuc->deadline_fixed_until_ns, cpuc->deadline_pace, now);
 }
 
-/* For how long a task must have run before a waking task may preempt it. */
+/* The time for which a task must have run before a waking task, of context t, may preempt it. */
 static __always_inline u64 wakeup_min_run(struct task_ctx *t)
 {
 	return t->woken_by_task ? WAKEUP_MIN_RUN : 0;
@@ -88,6 +88,8 @@ TIMERS(preempt_timers, MAX_LLCS);
 
 /* At least this long between two expiries, so that a crowd of waiting tasks costs little. */
 #define PREEMPT_TIMER_MIN (100 * NS_PER_US)
+
+/* Arms the LLC's preemption timer, to expire after ns. */
 static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id, u64 ns, u64 now)
 {
 	struct timer *p = bpf_map_lookup_elem(&preempt_timers, &llc_id);
@@ -195,6 +197,7 @@ static __always_inline u64 preempt_overdue(u32 cpu, u64 first, u64 now)
 	return FAIR_SLICE;
 }
 
+/* Preempts the LLC's tasks that have had their slices while other tasks wait. */
 static int on_preempt_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 llc_id = *key;
