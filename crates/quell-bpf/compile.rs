@@ -9,26 +9,38 @@ use std::process::exit;
 fn compile_bpf(source: &str, object: &str) {
     println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    let (Some(out), Some(include)) = (env::var_os("OUT_DIR"), env::var("DEP_QUELL_BPF_INCLUDE").ok())
-    else {
-        fail("cargo did not say where to put the BPF object, or where quell-bpf's headers are");
+    compile(Path::new(source), object, &["-Wall", "-Werror"]);
+}
+
+/// As [`compile_bpf`], with these flags of clang.
+fn compile(source: &Path, object: &str, flags: &[&str]) {
+    let Ok(include) = env::var("DEP_QUELL_BPF_INCLUDE") else {
+        fail("cargo did not say where quell-bpf's headers are");
     };
     println!("cargo:rerun-if-changed={include}");
-    let object = PathBuf::from(out).join(object);
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     // v3: the compare-and-swap and fetching atomics of Linux 5.12.
     let result = libbpf_cargo::SkeletonBuilder::new()
-        .source(Path::new(source))
-        .obj(&object)
+        .source(source)
+        .obj(out_dir().join(object))
         .clang(&clang)
-        .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-I", &include])
+        .clang_args(["-mcpu=v3", "-I", &include].iter().chain(flags))
         .build();
     if let Err(error) = result {
         fail(&format!(
-            "compiling {source} with {}: {error:#}\nclang 14 or newer is needed (Debian: apt install clang)",
+            "compiling {} with {}: {error:#}\nclang 14 or newer is needed (Debian: apt install clang)",
+            source.display(),
             Path::new(&clang).display()
         ));
     }
+}
+
+/// The folder for what the build script makes.
+fn out_dir() -> PathBuf {
+    let Some(folder) = env::var_os("OUT_DIR") else {
+        fail("cargo did not say where to put the BPF object");
+    };
+    folder.into()
 }
 
 fn fail(message: &str) -> ! {

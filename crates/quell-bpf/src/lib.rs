@@ -2,7 +2,8 @@
 //!
 //! `include/quell` has the headers: the kernel's types (`kernel.bpf.h`), and the observation of threads by
 //! any program that sees them switch and wake: the programs at the monitor's trace points or the scheduler.
-//! `compile.rs` is for build scripts. This library is the part for loaders.
+//! Two files are for build scripts: `compile.rs` compiles programs, and `shared.rs` writes the Rust side of
+//! the structures that programs share with their loader. This library is the part for loaders.
 //!
 //! ```
 //! // Captures what libbpf prints while programs load; here no program is loaded.
@@ -11,8 +12,10 @@
 //! ```
 
 mod log;
+mod shared;
 
 pub use log::Log;
+pub use shared::{Plain, Shared, as_bytes, from_bytes};
 
 use libbpf_rs::OpenObject;
 use libbpf_rs::btf::Btf;

@@ -27,7 +27,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The options they are.
+    /// The options that these arguments ask for.
     pub fn options(&self) -> Options {
         let defaults = Options::default();
         Options {
@@ -50,7 +50,10 @@ struct Line {
 }
 
 impl Options {
-    /// What a command line of `quell sched` asks for, whose words these are: `None` if it is another program's.
+    /// The options that a command line asks for, by its words; `None` if it is not one of `quell sched`.
+    ///
+    /// # Errors
+    /// The words are of `quell sched`, and are not understood.
     pub fn of_command(words: &[String]) -> Option<Result<Options, clap::Error>> {
         let ["quell", "sched"] = [words.first()?, words.get(1)?].map(String::as_str) else {
             return None;

@@ -51,10 +51,10 @@ const OBSERVING: [&str; 8] = [
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
 
-/// What the scheduler does. Fixed once it is loaded.
+/// Options of the scheduler, which are fixed once it is loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Order threads by how long the work they serve waits, not by when they became ready themselves.
+    /// Order threads by how long the work that they serve waits, not by when they became ready themselves.
     pub causal: bool,
     /// Give threads private rescheduling latencies and let urgent ones preempt.
     pub asymmetry: bool,
@@ -69,7 +69,7 @@ pub struct Options {
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
     pub stretch: f64,
-    /// How much earlier a ready thread's deadline must be than a running one's to preempt it.
+    /// How much earlier a ready thread's deadline must be than a running thread's, in ns, to preempt it.
     pub margin_ns: u64,
 }
 
@@ -88,7 +88,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What a configuration wants of the scheduler.
+    /// The options that a configuration asks for.
     pub fn configured(file: &AgentFile) -> Options {
         let defaults = Options::default();
         let has = |mechanism| file.agent.has(mechanism);
@@ -105,15 +105,15 @@ impl Options {
     }
 }
 
-/// Why this host cannot run the scheduler.
+/// The reason why this host cannot run the scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsupported {
-    /// Not compiled in (CONFIG_SCHED_CLASS_EXT).
+    /// The kernel has no sched_ext (CONFIG_SCHED_CLASS_EXT).
     #[error(
         "the kernel has no sched_ext ({STATE} is missing; Linux 6.12 with CONFIG_SCHED_CLASS_EXT)"
     )]
     NoSchedExt,
-    /// No type information (CONFIG_DEBUG_INFO_BTF).
+    /// The kernel has no type information (CONFIG_DEBUG_INFO_BTF).
     #[error("the kernel has no BTF (/sys/kernel/btf/vmlinux is missing)")]
     NoBtf,
     /// The kernel's BTF describes its functions with arguments that callers cannot give.
@@ -124,40 +124,40 @@ pub enum Unsupported {
     MalformedBtf(&'static str),
 }
 
-/// Why the scheduler did not load, or why a request to it failed.
+/// The reason why the scheduler did not load, or why a request to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedError {
-    /// The host cannot run it.
+    /// The host cannot run the scheduler.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// Another one runs.
+    /// Another sched_ext scheduler runs, of this name.
     #[error("another sched_ext scheduler runs (`{0}`): stop it first")]
     Occupied(String),
-    /// More CPUs, or more caches, than it is made for.
+    /// The host has more CPUs, or more caches, than the scheduler is made for.
     #[error("{what} {value}: this scheduler handles up to {max}")]
     Limit {
-        /// What there is too much of.
+        /// The thing that the host has too many of, in words.
         what: &'static str,
-        /// How much.
+        /// The number that the host has.
         value: usize,
-        /// The limit.
+        /// The number that the scheduler is made for.
         max: usize,
     },
-    /// The kernel refused it.
+    /// The kernel refused the scheduler.
     #[error("the kernel refused the scheduler: {reason}{log}")]
     Refused {
-        /// The failed step.
+        /// The step that failed, in words.
         reason: String,
         /// The end of libbpf's log, after a line break, or nothing.
         log: String,
     },
-    /// No such thread.
+    /// The thread does not exist, or is not under the scheduler.
     #[error("thread {0} is not there")]
     NoThread(Tid),
     /// A call on the loaded scheduler failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The step that was attempted, in words.
         what: &'static str,
         /// The kernel's answer.
         source: libbpf_rs::Error,
@@ -169,36 +169,36 @@ pub enum SchedError {
 pub struct Exit {
     /// The kernel's category (`enum scx_exit_kind`): 64 to 1023 on request, 1024 and above for errors.
     pub kind: u32,
-    /// The exit code, for ends on request.
+    /// The exit code, for exits on request.
     pub code: i64,
     /// The category in the kernel's words.
     pub reason: String,
-    /// What happened.
+    /// The kernel's message on what happened.
     pub message: String,
 }
 
 impl Exit {
-    /// Whether it was thrown out for an error (a stall, a wrong request), not ended on request.
+    /// Whether the kernel ended the scheduler for an error (a stall, a wrong request), not on request.
     pub fn is_error(&self) -> bool {
         self.kind >= 1024
     }
 
-    /// Whether the kernel asks to load it again.
+    /// Whether the kernel asks to load the scheduler again.
     pub fn wants_restart(&self) -> bool {
         !self.is_error() && (self.code as u64) >> 48 & 1 == 1
     }
 }
 
-/// What the agent wants of a thread.
+/// The settings that the agent wants of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadSetting {
     /// The tenant that the thread competes in ([`Scheduler::set_tenant`]); 0: it competes in its cgroup.
     pub tenant: u32,
     /// The server that serves the thread while the thread is pinned to the server's CPU; 0: none.
     pub server: u32,
-    /// Weight, 1 to 10 000; `None`: by nice.
+    /// The thread's weight, 1 to 10 000; `None`: by nice.
     pub weight: Option<u32>,
-    /// Rescheduling latency; `None`: from the thread's own behaviour.
+    /// The thread's rescheduling latency, in ns; `None`: from the thread's own behaviour.
     pub latency_ns: Option<u64>,
 }
 
@@ -207,9 +207,9 @@ pub struct ThreadSetting {
 pub struct ServerSetting {
     /// A number of the caller's choice, 1 to 1023; 0: the best-effort server of the CPU.
     pub number: u32,
-    /// The CPU.
+    /// The CPU that the server is on.
     pub cpu: CpuId,
-    /// The terms; `None` ends the server: its threads compete by weight again.
+    /// The server's terms; `None` ends the server: its threads compete by weight again.
     pub terms: Option<ServerTerms>,
 }
 
@@ -237,12 +237,12 @@ impl ServerSetting {
     }
 }
 
-/// What a server got.
+/// The CPU time that a server got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct ServerStats {
     /// CPU time used of the budget of the present period, in ns.
     pub used_ns: u64,
-    /// Periods that ended before the server had its budget.
+    /// The number of periods that ended before the server had its budget.
     pub missed: u64,
 }
 
@@ -257,7 +257,8 @@ impl ThreadSetting {
         }
     }
 
-    /// What a plan wants of a thread, and the tenant that it competes as part of.
+    /// The settings that a plan wants of a thread. `tenant`: the number of the tenant that the thread
+    /// competes in; 0: the thread competes in its cgroup.
     pub fn planned(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
         // cgroup v2's scale, in which nice 0 is 100.
         let weight = |weight: Weight| {
@@ -273,7 +274,7 @@ impl ThreadSetting {
     }
 }
 
-/// The loaded scheduler. Dropping it ends it; the kernel's own takes over.
+/// The loaded scheduler. Dropping this ends the scheduler, and the kernel's own scheduler takes over.
 #[derive(Debug)]
 pub struct Scheduler {
     cpus: MapHandle,
@@ -290,7 +291,10 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Whether this host can run it, as far as can be told without trying.
+    /// Checks that this host can run the scheduler, as far as that can be told without trying.
+    ///
+    /// # Errors
+    /// The kernel has no sched_ext, or no BTF.
     pub fn supported() -> Result<(), Unsupported> {
         if !Path::new(STATE).exists() {
             return Err(Unsupported::NoSchedExt);
@@ -311,7 +315,11 @@ impl Scheduler {
         Some(name.trim().to_string())
     }
 
-    /// Loads it; when this returns, every thread of the host under an ordinary policy is scheduled by it.
+    /// Loads the scheduler. When this returns, every thread of the host under an ordinary policy is scheduled
+    /// by the scheduler.
+    ///
+    /// # Errors
+    /// As [`Scheduler::observing`].
     pub fn load(topology: &Topology, options: &Options) -> Result<Scheduler, SchedError> {
         Scheduler::observing(topology, options, &[], || ())
     }
@@ -319,6 +327,11 @@ impl Scheduler {
     /// Loads the scheduler to count what threads do into a monitor's maps (by name) as well. `take_over` is
     /// called right before the scheduler takes over: a monitor that counted until then must stop. Without
     /// maps the scheduler counts nothing.
+    ///
+    /// # Errors
+    /// The host cannot run the scheduler ([`Scheduler::supported`]) or has more CPUs or caches than the
+    /// scheduler is made for, another sched_ext scheduler runs, the kernel refuses the programs, or the rate
+    /// loop cannot be started.
     pub fn observing(
         topology: &Topology,
         options: &Options,
@@ -407,7 +420,8 @@ impl Scheduler {
     /// Sets what is wanted of a thread, until the thread exits.
     ///
     /// # Errors
-    /// [`SchedError::NoThread`] where there is no such thread.
+    /// [`SchedError::NoThread`] if the thread does not exist, or is not under the scheduler;
+    /// [`SchedError::Io`] if the scheduler's program cannot be run.
     pub fn set_thread(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
         match self.call("quell_set_thread", &setting.raw(tid.0), "setting a thread")? {
             0 => Ok(()),
@@ -419,7 +433,7 @@ impl Scheduler {
     /// turn on, or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
     ///
     /// # Errors
-    /// There are 65536 tenants and cgroups already.
+    /// There are 65536 tenants and cgroups already, or the scheduler's program cannot be run.
     pub fn set_tenant(
         &mut self,
         tenant: u32,
@@ -439,8 +453,9 @@ impl Scheduler {
     /// Makes a server of a CPU, changes its terms from its next period on, or ends it.
     ///
     /// # Errors
-    /// The CPU has 32 servers already (ENOSPC), or the server's threads are still runnable on its previous
-    /// CPU (EBUSY).
+    /// The CPU has 32 servers already (ENOSPC), the server's threads are still runnable on its previous CPU
+    /// (EBUSY), the scheduler was loaded without `criticality` or does not know the CPU or the number
+    /// (EINVAL), or the scheduler's program cannot be run.
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         let what = "setting a server";
         match self.call("quell_set_server", &setting.raw(), what)? {
@@ -472,11 +487,17 @@ impl Scheduler {
     }
 
     /// Clears what was wanted of a thread.
+    ///
+    /// # Errors
+    /// As [`Scheduler::set_thread`].
     pub fn clear_thread(&mut self, tid: Tid) -> Result<(), SchedError> {
         self.set_thread(tid, ThreadSetting::default())
     }
 
-    /// Instructions that the kernel's verifier processed when the scheduler was loaded.
+    /// The number of instructions that the kernel's verifier processed when the scheduler was loaded.
+    ///
+    /// # Errors
+    /// The kernel does not tell the ids of the scheduler's programs.
     pub fn verified(&self) -> Result<u64, SchedError> {
         let id = |program: Program<'_>| Program::id_from_fd(program.as_fd());
         let ids: Result<Vec<u32>, _> = self.object.progs().map(id).collect();
@@ -487,7 +508,7 @@ impl Scheduler {
             .sum())
     }
 
-    /// What the servers got, each at its number.
+    /// The CPU time that the servers got, each at the server's number.
     ///
     /// # Errors
     /// As [`Scheduler::stats`].
@@ -499,6 +520,9 @@ impl Scheduler {
     }
 
     /// The scheduler's counters since it was loaded.
+    ///
+    /// # Errors
+    /// The kernel does not let one of the scheduler's maps be read.
     pub fn stats(&self) -> Result<Stats, SchedError> {
         let bytes = value(&self.cpus, "reading the CPUs' counters")?;
         let slots: Vec<CpuCtx> = bytes
@@ -527,7 +551,10 @@ impl Scheduler {
         Ok(stats)
     }
 
-    /// How the scheduler exited; `None`: it has not.
+    /// The scheduler's exit; `None`: the scheduler has not exited.
+    ///
+    /// # Errors
+    /// As [`Scheduler::stats`].
     pub fn exited(&self) -> Result<Option<Exit>, SchedError> {
         let bytes = value(&self.exit, "reading the exit record")?;
         let record: ExitRecord = from_bytes(&bytes);

@@ -1,5 +1,5 @@
-//! The scheduler as a library, for simulated kernels: the same C source that the kernel runs
-//! (`bpf/quell.bpf.c`), compiled natively.
+//! The scheduler as a library, for simulated kernels: the C source that the kernel runs (`bpf/quell.bpf.c`),
+//! compiled natively.
 //!
 //! A simulator implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the
 //! scheduler's operations ([`Native`]) where the kernel's core would. Threads have numbers, in the order in
@@ -30,7 +30,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
-/// What the scheduler asks of the kernel: the functions of sched_ext, with threads and CPUs by number, in
+/// The functions of sched_ext that the scheduler calls, with threads and CPUs by number and times in
 /// nanoseconds.
 ///
 /// They are called during an operation of [`Native`]; none of them may call an operation.
@@ -62,11 +62,11 @@ pub trait Kernel {
     /// The next thread of a DSQ after a place, of the threads inserted no later than `newest`; and its place:
     /// vtime and insertion.
     fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
-    /// Moves a thread from a DSQ to another DSQ, or to another place in the same one.
+    /// Moves a thread from a DSQ to another DSQ, or to another place in its DSQ.
     fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
     /// The number of threads in a DSQ.
     fn nr_queued(&self, dsq: u64) -> u32;
-    /// Gives a thread another slice.
+    /// Gives a thread another slice, in ns.
     fn set_slice(&mut self, thread: u32, slice: u64);
     /// The kernel's own choice of a CPU for a waking thread, and whether that CPU was idle and has been
     /// claimed.
@@ -87,11 +87,11 @@ pub trait Kernel {
 pub mod flags {
     /// The local DSQ of the CPU that was selected, or that the thread is on.
     pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
-    /// To the head of the local DSQ, preempting the CPU's thread.
+    /// Inserts the thread at the head of the local DSQ, and preempts the CPU's thread.
     pub const ENQ_PREEMPT: u64 = 1 << 32;
-    /// Only if the CPU is idle.
+    /// Makes only an idle CPU reschedule.
     pub const KICK_IDLE: u64 = 1;
-    /// Preempt the CPU's thread.
+    /// Preempts the CPU's thread.
     pub const KICK_PREEMPT: u64 = 2;
 }
 
@@ -106,7 +106,7 @@ pub struct NewThread {
     pub weight: u32,
     /// The number of CPUs that the thread may use.
     pub allowed: u32,
-    /// The current thread ([`Kernel::current`]) forked it, and is its parent.
+    /// Whether the current thread ([`Kernel::current`]) forked the thread, and is its parent.
     pub forked: bool,
 }
 
@@ -179,7 +179,11 @@ struct Call<'a> {
 }
 
 impl Native {
-    /// A scheduler for a machine; no thread is under it yet.
+    /// Makes a scheduler for a machine; no thread is under it yet.
+    ///
+    /// # Errors
+    /// The machine has more CPUs or caches than the scheduler is made for, or the scheduler's initialisation
+    /// fails.
     pub fn new(
         topology: &Topology,
         options: &Options,
@@ -430,6 +434,9 @@ impl Native {
     }
 
     /// As [`crate::Scheduler::set_server`].
+    ///
+    /// # Errors
+    /// The scheduler refuses the server, for the reasons of [`crate::Scheduler::set_server`].
     pub fn set_server(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -460,10 +467,10 @@ impl Native {
         self.solver = solver;
     }
 
-    /// What a server got, by its number.
+    /// The CPU time that a server got, by the server's number; `None`: no server can have that number.
     pub fn server(&self, number: u32) -> Option<ServerStats> {
         self.load();
-        // SAFETY: the array of all servers, which nobody changes while it is borrowed here.
+        // SAFETY: the array of all servers, which no code changes while it is borrowed here.
         let slots: &[ServerCtx] =
             unsafe { std::slice::from_raw_parts(quell_native_servers(), MAX_SERVERS) };
         slots.get(number as usize).map(ServerCtx::stats)
@@ -472,7 +479,7 @@ impl Native {
     /// The scheduler's counters.
     pub fn stats(&self) -> Stats {
         self.load();
-        // SAFETY: the array of all CPUs' counters, which nobody changes while it is borrowed here.
+        // SAFETY: the array of all CPUs' counters, which no code changes while it is borrowed here.
         let slots: &[CpuCtx] = unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
         let known = self.numbers.iter();
         Stats::of(known.filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?))))
@@ -681,7 +688,7 @@ mod callbacks {
 
     #[unsafe(no_mangle)]
     extern "C" fn quell_native_next(dsq: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
-        // SAFETY: the iterator's, which the caller has on its stack and nobody else knows.
+        // SAFETY: the iterator's, which is on the caller's stack and known to no other code.
         let place = unsafe { &mut *place };
         let found = kernel(|kernel| kernel.next(dsq, newest, *place));
         pointer(found.map(|(thread, at)| {

@@ -1,45 +1,47 @@
 //! The scheduler's arithmetic, natively: the functions of `policy/*.h`, from the same source that the
 //! kernel runs. Their headers say what they mean; units are nanoseconds.
 
-/// The default weight of a task or group.
-pub const WEIGHT_ONE: u64 = 100 << 10;
-/// The smallest weight.
-pub const WEIGHT_MIN: u64 = 1;
-/// The greatest weight.
-pub const WEIGHT_MAX: u64 = 10_000 << 10;
-/// Where virtual clocks begin.
-pub const VCLOCK_START: u64 = 1 << 44;
-/// A task's slice while other tasks wait.
-pub const FAIR_SLICE: u64 = 2_000_000;
-/// The lag that a task keeps when it wakes, at most.
-pub const FAIR_WAKEUP_LAG_MAX: i64 = 4_000_000;
-/// The lag with which a waking task is light.
-pub const FAIR_LIGHT_LAG: i64 = 2_000_000;
-/// The lag of a runnable task, at most.
-pub const FAIR_LAG_MAX: i64 = 300_000_000;
+use crate::layout;
 
-/// The average lag of the tasks pinned to a CPU, beyond which their clock falls behind.
-pub const FAIR_PINNED_LAG_MAX: i64 = 50_000_000;
-/// The CPU time that a task ran beyond its share and still owes, at most.
-pub const FAIR_DEBT_MAX: u64 = 300_000_000;
-/// A longer latency, or a longer request of a client's, counts as this.
-pub const URGENCY_WORK_MAX: u64 = 50_000_000;
-/// The age of work counts for this at most, in ns.
-pub const URGENCY_AGE_MAX: u64 = 200_000_000;
-/// Where deadlines begin.
-pub const DEADLINE_BASE: u64 = 1 << 60;
-/// A deadline is earlier than the task's enqueueing by this at most, except for light tasks.
-pub const DEADLINE_LEAD_MAX: u64 = 400_000_000;
-/// A light task's deadline is this long before its wakeup.
-pub const DEADLINE_LIGHT_LEAD: u64 = 1_000_000_000_000;
+/// The default weight of a task or group, in 1/1024 of cgroup v2's.
+pub const WEIGHT_ONE: u64 = layout::WEIGHT_ONE;
+/// The smallest weight, in the unit of [`WEIGHT_ONE`].
+pub const WEIGHT_MIN: u64 = layout::WEIGHT_MIN;
+/// The greatest weight, in the unit of [`WEIGHT_ONE`].
+pub const WEIGHT_MAX: u64 = layout::WEIGHT_MAX;
+/// The virtual time at which virtual clocks begin, in ns.
+pub const VCLOCK_START: u64 = layout::VCLOCK_START;
+/// A task's slice while other tasks wait, in ns.
+pub const FAIR_SLICE: u64 = layout::FAIR_SLICE;
+/// The lag that a task keeps when it wakes, at most, in ns.
+pub const FAIR_WAKEUP_LAG_MAX: i64 = layout::FAIR_WAKEUP_LAG_MAX;
+/// The lag with which a waking task is light, in ns.
+pub const FAIR_LIGHT_LAG: i64 = layout::FAIR_LIGHT_LAG;
+/// The lag of a runnable task, at most, in ns.
+pub const FAIR_LAG_MAX: i64 = layout::FAIR_LAG_MAX;
+
+/// The average lag of the tasks pinned to a CPU, in ns, beyond which their clock falls behind.
+pub const FAIR_PINNED_LAG_MAX: i64 = layout::FAIR_PINNED_LAG_MAX;
+/// The CPU time that a task ran beyond its share and still owes, at most, in ns.
+pub const FAIR_DEBT_MAX: u64 = layout::FAIR_DEBT_MAX;
+/// The bound of a latency, and of a client's request, in ns: what is longer counts as this.
+pub const URGENCY_WORK_MAX: u64 = layout::URGENCY_WORK_MAX;
+/// The bound of the age of work, in ns.
+pub const URGENCY_AGE_MAX: u64 = layout::URGENCY_AGE_MAX;
+/// The time 0 as a deadline, in ns.
+pub const DEADLINE_BASE: u64 = layout::DEADLINE_BASE;
+/// A deadline is earlier than the task's enqueueing by this at most, in ns, except for light tasks.
+pub const DEADLINE_LEAD_MAX: u64 = layout::DEADLINE_LEAD_MAX;
+/// A light task's deadline is earlier than its wakeup by this, in ns.
+pub const DEADLINE_LIGHT_LEAD: u64 = layout::DEADLINE_LIGHT_LEAD;
 /// A share deadline is this long after the task's lag will be as large as its slice, in ns.
-pub const DEADLINE_SHARE_DELAY: u64 = 100_000_000;
-/// A task that has run for so long since it woke has no request deadline.
-pub const DEADLINE_BURST_MAX: u64 = 100_000_000;
+pub const DEADLINE_SHARE_DELAY: u64 = layout::DEADLINE_SHARE_DELAY;
+/// A task that has run for this time since it woke, in ns, has no request deadline.
+pub const DEADLINE_BURST_MAX: u64 = layout::DEADLINE_BURST_MAX;
 /// A chain that has been busy for this many times a task's work is endless.
-pub const DEADLINE_BUSY_RATIO: u64 = 16;
+pub const DEADLINE_BUSY_RATIO: u64 = layout::DEADLINE_BUSY_RATIO;
 /// Bound of the busy time of a chain, in ns.
-pub const DEADLINE_BUSY_MAX: u64 = 2 * DEADLINE_BUSY_RATIO * URGENCY_WORK_MAX;
+pub const DEADLINE_BUSY_MAX: u64 = layout::DEADLINE_BUSY_MAX;
 
 macro_rules! native {
     ($($(#[$doc:meta])* $name:ident = $c:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -67,7 +69,7 @@ native! {
     fair_weighted_lag = quell_fair_weighted_lag(lag: i64, weight: u64) -> i64;
     /// By how much less the vclock advances, to repay weighted lag that tasks brought.
     fair_lag_repaid = quell_fair_lag_repaid(owed: i64, load: u64, advance: u64) -> i64;
-    /// By how much the vclock is moved back after a task of that lag ran for `ran`.
+    /// By how much the vclock is moved back after a task of a lag ran for `ran`.
     fair_vclock_pull = quell_fair_vclock_pull(lag: i64, ran: u64) -> i64;
     /// By how much more a CPU's clock falls behind its LLC's vclock.
     fair_pinned_behind = quell_fair_pinned_behind(lag: i64, vclock_advance: i64, ran: u64, load: u64) -> u64;
@@ -111,7 +113,7 @@ native! {
     share_service_time = quell_share_service_time(ns: u64, rate: u32) -> u64;
     /// The rate of a task that the rate solver does not know yet, by its weight.
     share_default_rate = quell_share_default_rate(weight: u64, cpus: u64, load: u64) -> u32;
-    /// What to add to the time up to which a task has been served, to keep it within its bounds.
+    /// The time to add to `served_until`, up to which a task has been served, to keep it within its bounds.
     share_served_clamp = quell_share_served_clamp(served_until: u64, now: u64) -> i64;
     /// For how long half of a slice serves a task of a rate.
     share_half_slice = quell_share_half_slice(rate: u32) -> u64;
@@ -119,13 +121,13 @@ native! {
     share_vtime = quell_share_vtime(served_until: u64, rate: u32) -> u64;
     /// [`deadline_pace`] by a rate.
     share_deadline_pace = quell_share_deadline_pace(rate: u32) -> u64;
-    /// Whether a task of a lag may have a request deadline, on so many CPUs that it shares.
+    /// Whether a task of a lag may have a request deadline. `cpus`: the number of CPUs that the task shares.
     share_is_urgent = quell_share_is_urgent(lag: i64, cpus: u64) -> bool;
     /// Whether a waking task of a rate and a lag is light.
     share_is_light = quell_share_is_light(rate: u32, lag: i64) -> bool;
     /// How many periods ended since the period that began at `period_start`.
     bw_periods = quell_bw_periods(period_start: u64, period: u64, now: u64) -> u64;
-    /// What so many periods add to the runtime in a pool.
+    /// The runtime that a number of ended periods adds to a pool.
     bw_refill = quell_bw_refill(runtime: i64, periods: u64, quota: u64, burst: u64) -> i64;
     /// Until when an empty pool throttles its tasks; 0: the pool holds runtime.
     bw_throttled_until = quell_bw_throttled_until(runtime: i64, period_start: u64, period: u64, quota: u64) -> u64;
@@ -135,11 +137,11 @@ native! {
     bw_exec_ratio = quell_bw_exec_ratio(ratio: u32, ran: u64, elapsed: u64) -> u32;
     /// Estimate of what a task ran in the elapsed time.
     bw_exec_estimate = quell_bw_exec_estimate(ratio: u32, elapsed: u64) -> u64;
-    /// How long a task's work has waited.
+    /// The time for which a task's work has waited.
     urgency_age = quell_urgency_age(since: u64, ran: u64, now: u64) -> u64;
-    /// What counts of the age of work.
+    /// The part of an age that counts for a task's work.
     urgency_age_credit = quell_urgency_age_credit(age: u64, work: u64) -> u64;
-    /// A task's work.
+    /// A task's work: the time that its present activation may take.
     urgency_work = quell_urgency_work(latency_set: u64, burst_avg: u64, request_avg: u64, stretch: u64) -> u64;
     /// The average CPU time that a process spends on a client's request.
     urgency_request_avg = quell_urgency_request_avg(avg: u64, spent: u64, nr_seen: u64) -> u64;
@@ -239,7 +241,7 @@ mod tests {
         for (by, weight, load, mean) in [
             (6, 1, 3, 2),
             (-6, 1, 3, -2),
-            (6, -1, 2, -3), // it leaves: it stood before the others
+            (6, -1, 2, -3), // the part leaves, and was before the remaining parts
             (-6, -1, 2, 3),
             (6, 3, 3, 6),
             (6, 1, 0, 6),
@@ -440,7 +442,7 @@ mod tests {
             let found = share_half_slice(CPU / 100 * rate);
             assert!(found.abs_diff(us * 1000) < MS / 10, "{rate} {found}");
         }
-        // (CPUs) -> how far ahead one may be that is urgent, in ms
+        // (CPUs) -> how far ahead an urgent task may be, in ms
         for (cpus, most) in [(1, 50), (4, 200), (5, 250), (64, 250)] {
             assert!(share_is_urgent(-ms(most), cpus) && !share_is_urgent(-ms(most + 1), cpus));
         }
@@ -503,7 +505,7 @@ mod tests {
                 "{group} {own} {active}"
             );
         }
-        // A crowd shares the same hundred; it does not get a weight of its own.
+        // A crowd shares its group's hundred; its tasks do not get a weight of their own.
         let crowd = 10_000 * fair_member_weight(WEIGHT_ONE, WEIGHT_ONE, 10_000 * WEIGHT_ONE);
         assert!(
             crowd <= WEIGHT_ONE && crowd > WEIGHT_ONE * 9 / 10,
@@ -553,7 +555,7 @@ mod tests {
         ) {
             for (_, lag) in &mut tasks { *lag *= MS as i64; }
             let mut owed: i64 = tasks.iter().map(|&(weight, lag)| fair_weighted_lag(lag, weight)).sum();
-            // One leaves, and the others run in turn.
+            // One task leaves, and the remaining tasks run in turn.
             let (weight, lag) = tasks.remove(0);
             owed -= fair_weighted_lag(lag, weight);
             let load: u64 = tasks.iter().map(|(w, _)| w).sum();
@@ -605,7 +607,7 @@ mod tests {
             if ran >= DEADLINE_BURST_MAX {
                 prop_assert_eq!(due, share, "work without end has no urgency");
             }
-            // And a light one goes before all that have become ready in the last minutes.
+            // And a light task precedes all tasks that have become ready in the last minutes.
             prop_assert!(deadline_before(deadline_light(now), due) || since > DEADLINE_LIGHT_LEAD / 2);
         }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The part of a CPU that the steps take at most, in percent: long steps come less often.
 const CPU_PERCENT_MAX: u32 = 4;
 
-/// The running loop. Ends when it is dropped.
+/// The running loop. The loop ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RateLoop {
     /// Dropped to end the loop.
@@ -36,8 +36,11 @@ pub(crate) struct RateInputs {
 }
 
 impl RateInputs {
-    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`:
-    /// possible CPUs.
+    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`: the
+    /// number of possible CPUs.
+    ///
+    /// # Errors
+    /// A map has another size than the scheduler's, or cannot be mapped.
     pub(crate) fn open(
         hints: &MapHandle,
         slots: &MapHandle,
@@ -57,6 +60,9 @@ impl RateInputs {
     }
 
     /// Starts the loop.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
     pub(crate) fn start(self) -> Result<RateLoop, SchedError> {
         let RateInputs {
             hints,
@@ -146,11 +152,6 @@ impl Host for Loaded {
         affinity(Tid(tid)).ok()
     }
 }
-
-// SAFETY: repr(C) structures of atomics of the sizes that the kernel writes.
-unsafe impl SharedMemory for ShareSlot {}
-// SAFETY: as above.
-unsafe impl SharedMemory for ShareSlotHints {}
 
 /// Maps a BPF map's `count` values, which must be all that it has.
 fn map_values<T: SharedMemory>(

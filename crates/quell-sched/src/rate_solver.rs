@@ -5,7 +5,7 @@
 //! loader. Every [`PERIOD`] the solver finds what is due to the tasks ([`quell_policy::share::Dues`]) and
 //! writes their rates and the times up to which they have been served there.
 
-use crate::layout::{self, ShareSlot, ShareSlotHints};
+use crate::layout::{self, GROUP_DEPTH, SHARE_SLOT_ENDED as ENDED, ShareSlot, ShareSlotHints};
 use quell_model::{CpuId, CpuSet};
 use quell_policy::share::{Dues, Group, Seen};
 use std::collections::{BTreeMap, HashMap};
@@ -23,21 +23,17 @@ const SLOT_TTL_NS: u64 = 1_000_000_000;
 const AFFINITY_TTL_NS: u64 = 1_000_000_000;
 /// The `tid` of a slot that is being freed: no task has that id.
 const FREED: u32 = u32::MAX;
-/// `wants` of a task that has exited: the scheduler's SHARE_SLOT_ENDED.
-const ENDED: u32 = 2;
-/// The scheduler's GROUP_DEPTH: the scheduler exits where groups nest deeper.
-const GROUP_DEPTH: u32 = 64;
-/// The unit of rates, see share.h.
-const RATE_ONE: f64 = 65536.0;
-const RATE_MIN: f64 = 16.0;
-/// The unit of weights, and the range of cgroup v2's weights.
-const WEIGHT_ONE: u32 = 1024;
+/// The unit of rates (share.h), as the solver computes with it.
+const RATE_ONE: f64 = layout::SHARE_RATE_ONE as f64;
+const RATE_MIN: f64 = layout::SHARE_RATE_MIN as f64;
+/// The unit of weights (fair.h), and the range of cgroup v2's weights.
+const WEIGHT_ONE: u32 = 1 << layout::WEIGHT_SHIFT;
 const WEIGHTS: (u32, u32) = (1, 10_000);
-/// Bounds of lag, in ns: SHARE_BEHIND_MAX and SHARE_AHEAD_MAX.
-const BEHIND_MAX_NS: f64 = 1e9;
-const AHEAD_MAX_NS: f64 = 4e9;
+/// Bounds of lag, in ns.
+const BEHIND_MAX_NS: f64 = layout::SHARE_BEHIND_MAX as f64;
+const AHEAD_MAX_NS: f64 = layout::SHARE_AHEAD_MAX as f64;
 
-/// What the solver has to know of a host.
+/// The host, as far as the solver has to know it.
 pub(crate) trait Host {
     /// CLOCK_MONOTONIC in ns, the scheduler's clock.
     fn now(&self) -> u64;
@@ -255,11 +251,11 @@ impl Groups {
         // Before the parent: a cycle of groups would recurse without end.
         self.indexes.insert(id, None);
         let found = host.group(id)?;
-        let [quota, period, ..] = found.bw;
+        let (quota_ns, period_ns) = (found.bw.quota_ns, found.bw.period_ns);
         let group = Group {
             parent: self.index(found.parent_id, depth_max - 1, host),
             weight: (found.weight / WEIGHT_ONE).clamp(WEIGHTS.0, WEIGHTS.1),
-            limit: (quota > 0 && period > 0).then(|| quota as f64 / period as f64),
+            limit: (quota_ns > 0 && period_ns > 0).then(|| quota_ns as f64 / period_ns as f64),
         };
         self.list.push(group);
         let index = Some(self.list.len() - 1);
@@ -320,7 +316,7 @@ mod tests {
         layout::Group {
             parent_id,
             weight,
-            ..layout::from_bytes(&[])
+            ..layout::Group::default()
         }
     }
 
@@ -333,7 +329,7 @@ mod tests {
         }
     }
 
-    /// 50 ms pass, in which the slots' tasks use so many ms.
+    /// 50 ms pass, in which the slots' tasks use these CPU times, in ms.
     fn step(solver: &mut RateSolver, slots: &[ShareSlot], machine: &mut Machine, used: &[u64]) {
         machine.now += 50 * MS;
         for (slot, used) in slots.iter().zip(used) {
@@ -362,7 +358,7 @@ mod tests {
         step(&mut solver, &slots, &mut machine, &[0, 0, 0]);
         step(&mut solver, &slots, &mut machine, &[50, 0, 50]);
         assert_eq!(slots.each_ref().map(percent), [50, 50, 100]);
-        // Served up to now as well as it lacks: 25 ms had before, at half a CPU.
+        // The task is served up to now, plus what it lacks: it had 25 ms before, at half a CPU.
         let ahead = |it: &ShareSlot| {
             (it.served_until_ns.load(Relaxed) as i64 - machine.now as i64) / MS as i64
         };
@@ -439,7 +435,7 @@ mod tests {
         slots[0].tid.store(1, Relaxed);
         step(&mut solver, &slots, &mut machine, &[0]);
         assert_eq!(slots[0].tid.load(Relaxed), 1);
-        // Nor is the slot of a task that wakes meanwhile freed.
+        // The slot of a task that wakes meanwhile is not freed either.
         slots[0].wants.store(1, Relaxed);
         assert!(!free(&slots[0], 1));
         assert_eq!(slots[0].tid.load(Relaxed), 1);

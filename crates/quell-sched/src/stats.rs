@@ -24,7 +24,7 @@ pub struct CpuStats {
     pub kept: u64,
     /// Time that tasks waited before they got this CPU, in ns.
     pub wait_ns: u64,
-    /// The longest of these waits, in ns.
+    /// The longest wait of a task for this CPU, in ns.
     pub worst_wait_ns: u64,
     /// The task with the longest wait.
     pub worst_wait_tid: u64,
@@ -50,7 +50,7 @@ impl AddAssign for CpuStats {
 /// Counters of the host and of each CPU, since the scheduler was loaded.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Stats {
-    /// All CPUs together.
+    /// The counters of all CPUs together.
     #[serde(flatten)]
     pub total: CpuStats,
     /// Sum of the weights of all runnable tasks.
@@ -59,7 +59,7 @@ pub struct Stats {
     pub group_load: f64,
     /// Tasks in the LLCs' DSQs.
     pub queued: u64,
-    /// Each CPU.
+    /// The counters of each CPU.
     pub cpus: Vec<(CpuId, CpuStats)>,
 }
 

@@ -34,6 +34,14 @@ typedef __s64 s64;
 /* A BPF global function: the verifier checks it once, with unknown arguments, and not at each call. */
 #define __global_subprog __noinline
 
+/* include/uapi/asm-generic/errno-base.h */
+#define ESRCH 3
+#define ENOMEM 12
+#define EBUSY 16
+#define EEXIST 17
+#define EINVAL 22
+#define ENOSPC 28
+
 /* include/uapi/linux/bpf.h */
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2

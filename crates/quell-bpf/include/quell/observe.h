@@ -3,8 +3,8 @@
  * Layouts that the observing programs and their reader share.
  *
  * Problem: User space reads these structures from mapped memory while the kernel writes them.
- * How:     Fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs). Every field is
- *          a naturally aligned integer, read and written whole.
+ * How:     Every field is a naturally aligned integer, read and written whole. The build script of the reader
+ *          writes the Rust side of these structures.
  *
  *   thread_slot.stamp is both the thread's state and the lock of the fields marked S:
  *
@@ -44,7 +44,7 @@ enum halt {
 	HALT_FROZEN = 2,
 };
 
-/* Who had the CPU: a tenant's number, or one of these. */
+/* The owner of a CPU's time: a tenant's number, or one of these values. */
 enum cause {
 	CAUSE_HOST = 256,
 	CAUSE_IDLE = 257,
@@ -68,24 +68,24 @@ struct thread_slot {
 	__u64 switches;	   /* S */
 	__u64 preemptions; /* S */
 	__u64 wakeups;	   /* S */
-	__u64 migrations;
+	__u64 migrations; /* moves to another CPU's run queue */
 
 	__u64 id; /* start in 1/100 s << 22 | thread id */
-	__u64 creator;
-	__u32 tgid;
-	__u32 generation;
-	__u16 tenant;
-	__u16 allowed_cpus;
+	__u64 creator; /* id of the thread that created it; 0: not known */
+	__u32 tgid; /* the thread's process */
+	__u32 generation; /* grows with each use of the slot */
+	__u16 tenant; /* number of the thread's tenant */
+	__u16 allowed_cpus; /* number of CPUs that the thread may use */
 	__u32 cpu; /* S */
-	char comm[16];
-	__u64 affinity_word;
+	__u64 comm[2]; /* the thread's name, 16 bytes */
+	__u64 affinity_word; /* CPUs 0 to 63 of the affinity mask */
 
 	__u64 slice_ns; /* 0: not known */
 	__u8 static_prio;
 	__u8 policy;
 	__u8 halted; /* enum halt, while it is blocked */
 	__u8 unused;
-	__u32 tid;
+	__u32 tid; /* the thread's id, without its start time */
 	/* Private to the monitor. */
 	__u64 start_ns;	     /* the task's start_boottime */
 	__u64 waking_ns;     /* when a waker last began to wake the thread */
@@ -103,21 +103,21 @@ struct thread_slot {
 	__u64 limited_ns;
 };
 
-/* What a CPU ran: the last LOG_SEGMENTS changes of who had the CPU. Written by that CPU only. */
+/* The owners of a CPU's time: the last LOG_SEGMENTS changes of owner. Only that CPU writes its log. */
 struct cpu_log {
 	__u64 seq; /* odd while the next four change */
-	__u64 first_ns;
+	__u64 first_ns; /* first switch that was seen; 0: none */
 	__u64 last_ns; /* last switch */
-	__u64 idle_ns;
-	__u64 steal_ns;
-	__u32 running; /* who has the CPU since last_ns */
+	__u64 idle_ns; /* time for which the CPU idled, until last_ns */
+	__u64 steal_ns; /* the CPU's steal time at last_ns */
+	__u32 running; /* owner of the CPU since last_ns */
 	__u32 head;    /* segments ever written */
 	__u64 left_ns; /* with the scheduler observing: when the task that ran last stopped */
 	__u32 tid;     /* the thread that has run since last_ns */
 	__u32 unused;
 	struct {
 		__u64 end_ns; /* the segment starts where the one before ends */
-		__u64 who;
+		__u64 who; /* owner of the CPU in the segment */
 	} segments[LOG_SEGMENTS];
 };
 
@@ -127,13 +127,13 @@ struct wait_row {
 };
 
 struct monitor_stats {
-	__u64 next_slot;   /* slots from here on were never used */
+	__u64 used_slots;  /* slots that were ever used */
 	__u64 unmonitored; /* threads that found no slot */
 	__u64 events_lost;
 };
 
 enum process_event_kind {
-	PROCESS_CHANGED = 1, /* it executed a program, or came to another cgroup */
+	PROCESS_CHANGED = 1, /* the process executed a program, or came to another cgroup */
 	PROCESS_FORKED = 2,
 	PROCESS_EXITED = 3,
 };
@@ -141,19 +141,8 @@ enum process_event_kind {
 struct process_event {
 	__u32 kind;
 	__u32 tgid;
-	__u32 parent; /* of FORKED */
+	__u32 parent; /* the process that forked it; of PROCESS_FORKED only */
 	__u32 tenant; /* all ones: none */
 };
-
-_Static_assert(sizeof(struct waker) == 16, "reader's layout");
-_Static_assert(sizeof(struct thread_slot) == 448, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, id) == 64, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, comm) == 96, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, slice_ns) == 120, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, wakers) == 184, "reader's layout");
-_Static_assert(__builtin_offsetof(struct thread_slot, wait_histogram) == 280, "reader's layout");
-_Static_assert(sizeof(struct cpu_log) == 64 + 16 * LOG_SEGMENTS, "reader's layout");
-_Static_assert(sizeof(struct wait_row) == 4096, "reader's layout");
-_Static_assert(sizeof(struct process_event) == 16, "reader's layout");
 
 #endif

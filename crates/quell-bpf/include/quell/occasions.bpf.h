@@ -20,18 +20,18 @@
 #ifndef QUELL_OCCASIONS_BPF_H
 #define QUELL_OCCASIONS_BPF_H
 
+/* What is kept of a tenant. */
 struct tenant_occasions {
 	struct bpf_spin_lock lock;
-	u32 ready;
-	u32 blocked;
-	u32 running;
-	u64 last_ns;
+	u32 ready; /* threads that are ready */
+	u32 blocked; /* threads that are blocked */
+	u32 running; /* threads that run */
+	u64 last_ns; /* when one of these numbers last changed */
+	/* time with a ready thread, by the number of blocked threads; the last entry: that many, or more */
 	u64 by_blocked_ns[OCCASION_BUCKETS];
-	u64 busy_ns;	  /* within busy periods */
-	u64 busy_periods; /* that began */
+	u64 busy_ns; /* time within busy periods */
+	u64 busy_periods; /* busy periods that began */
 };
-
-_Static_assert(sizeof(struct tenant_occasions) == 40 + 8 * OCCASION_BUCKETS, "reader's layout");
 
 /* Not mapped: the kernel maps no memory with locks in it. Read under the lock (BPF_F_LOCK). */
 struct {
@@ -41,6 +41,7 @@ struct {
 	__type(value, struct tenant_occasions);
 } occasions SEC(".maps");
 
+/* A thread of the tenant goes from state old to state new. */
 static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 now)
 {
 	if (old == new)

@@ -30,12 +30,14 @@ struct {
 	__type(value, struct process_event);
 } process_events SEC(".maps");
 
+/* The tenant of a process; NO_TENANT: it is in none. */
 static __always_inline u32 tenant_of(u32 tgid)
 {
 	u32 *tenant = bpf_map_lookup_elem(&processes, &tgid);
 	return tenant ? *tenant : NO_TENANT;
 }
 
+/* Queues an event for user space. */
 static __always_inline void tell(u32 kind, u32 tgid, u32 parent, u32 tenant)
 {
 	struct process_event event = { kind, tgid, parent, tenant };

@@ -21,8 +21,9 @@
 #ifndef QUELL_THREADS_BPF_H
 #define QUELL_THREADS_BPF_H
 
+/* The slots of TIDS_PER_PAGE thread ids in a row. */
 struct tid_page {
-	u16 slot[TIDS_PER_PAGE];
+	u16 slot[TIDS_PER_PAGE]; /* index of the thread's slot; 0: none */
 };
 
 struct publish_lock {
@@ -83,6 +84,7 @@ static __always_inline u64 id_of_task(struct task_struct *task)
 	return thread_id(task->start_boottime, task->pid);
 }
 
+/* The entry of tid_slots for a thread id; NULL: the table is too short for it. */
 static __always_inline u16 *tid_entry(u32 tid)
 {
 	u32 page = tid / TIDS_PER_PAGE;
@@ -90,6 +92,7 @@ static __always_inline u16 *tid_entry(u32 tid)
 	return p ? &p->slot[tid & (TIDS_PER_PAGE - 1)] : NULL;
 }
 
+/* The slot of a thread; NULL: it has none. */
 static __always_inline struct thread_slot *slot_of(struct task_struct *task)
 {
 	u32 tid = task->pid;
@@ -118,6 +121,7 @@ static __always_inline bool change_begin(struct thread_slot *slot, u64 *stamp)
 	return true;
 }
 
+/* Ends what change_begin() began: the slot is in a state since a time. old: the stamp before. */
 static __always_inline void change_end(struct thread_slot *slot, u64 old, u32 state, u64 since,
 				       u64 now)
 {
@@ -127,12 +131,14 @@ static __always_inline void change_end(struct thread_slot *slot, u64 old, u32 st
 	occasion_change(tenant, old & STATE_MASK, state, now);
 }
 
+/* The time from a stamp until now, in ns. */
 static __always_inline u64 since(u64 stamp, u64 now)
 {
 	u64 start = stamp >> STATE_BITS;
 	return now > start ? now - start : 0;
 }
 
+/* The entry of a histogram for a time: its binary logarithm. */
 static __always_inline u32 log2_bucket(u64 ns)
 {
 	u32 v, bucket = 0;
@@ -153,7 +159,7 @@ static __always_inline u32 log2_bucket(u64 ns)
 #define STATES_STOPPED 0x000c
 #define STATE_FROZEN 0x8000
 
-/* Why a thread that is not ready is halted, if it waits for nothing. */
+/* The reason for which a thread is halted, if it is blocked and waits for nothing. */
 static __always_inline u8 halt_of(struct task_struct *task)
 {
 	u32 state = task->__state;
@@ -168,21 +174,20 @@ static __always_inline u8 halt_of(struct task_struct *task)
 	return BPF_CORE_READ_BITFIELD(task, frozen) ? HALT_FROZEN : HALT_NONE;
 }
 
-/* What the thread's owner (or Quell) has set. Read at switches, where the task is in the cache. */
+/* Copies what the thread's owner, or Quell, has set. Read at switches, where the task is in the cache. */
 static __always_inline void refresh_settings(struct thread_slot *slot, struct task_struct *task)
 {
-	u64 *comm = (u64 *)slot->comm;
-
 	slot->static_prio = task->static_prio;
 	slot->policy = task->policy;
 	slot->allowed_cpus = task->nr_cpus_allowed;
 	slot->affinity_word = task->cpus_mask.bits[0];
 	if (bpf_core_field_exists(task->se.custom_slice))
 		slot->slice_ns = task->se.slice;
-	comm[0] = *(u64 *)&task->comm[0];
-	comm[1] = *(u64 *)&task->comm[8];
+	slot->comm[0] = *(u64 *)&task->comm[0];
+	slot->comm[1] = *(u64 *)&task->comm[8];
 }
 
+/* A thread's wait for the CPU ends. stamp: the thread's, while it waited. */
 static __always_inline void wait_ended(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 				       u64 stamp, u64 now)
 {
@@ -231,6 +236,7 @@ static __always_inline bool end_slot(struct thread_slot *slot, struct task_struc
 	return true;
 }
 
+/* A thread id has no slot from now on. */
 static __always_inline void forget_tid(u32 tid)
 {
 	u16 *entry = tid_entry(tid);
@@ -255,10 +261,10 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 	}
 	u16 before = *entry;
 	if (bpf_map_pop_elem(&free_slots, &index))
-		index = __sync_fetch_and_add(&counts->next_slot, 1) + 1;
+		index = __sync_fetch_and_add(&counts->used_slots, 1) + 1;
 	struct thread_slot *slot = bpf_map_lookup_elem(&threads, &index);
 	if (!slot) {
-		__sync_fetch_and_add(&counts->next_slot, -1);
+		__sync_fetch_and_add(&counts->used_slots, -1);
 		__sync_fetch_and_add(&counts->unmonitored, 1);
 		return NULL;
 	}
@@ -301,8 +307,8 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 }
 
 /*
- * ready: the thread still wants to run. arrived: since when it has been on the CPU, if the switch to it was
- * missed.
+ * A thread leaves its CPU. ready: the thread still wants to run. arrived: since when the thread has been on
+ * the CPU, if the switch to it was missed.
  */
 static __always_inline void switch_out(struct thread_slot *slot, struct task_struct *task,
 				       bool ready, u32 cpu, u64 arrived, u64 now)
@@ -342,7 +348,7 @@ static __always_inline void wait_missed(struct thread_slot *slot, struct task_st
 	wait_ended(slot, task, cpu, from << STATE_BITS, now);
 }
 
-/* read_until: up to when all counters have been read. */
+/* A thread begins to run on a CPU. read_until: the time up to which all counters have been read. */
 static __always_inline void switch_in(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 				      u64 read_until, u64 now)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Waits: who had the CPU while a thread was ready.
+ * Waits: what had the CPU while a thread was ready.
  *
- * Problem: "This thread waited 3 ms" is no help without "for whom". Recording every switch for user space to
- *          work it out costs more than the answer is worth.
- * How:     Each CPU keeps a short log of who ran until when: a tenant, the rest of the host, or no task. Runs
- *          of the same tenant in a row are one segment. When a wait on the CPU ends, or moves to another CPU,
- *          the log is walked back over the wait, and each overlap is added to the waiting tenant's row. Time
- *          stolen by the hypervisor, and time for which a bandwidth limit throttled the thread, come from the
- *          kernel's own counters; they are taken off the other causes in proportion. A row's sum is exactly
- *          the time for which the tenant's threads were ready or throttled, as far as charged.
+ * Problem: "This thread waited for 3 ms" is no help without the tenant that had the CPU meanwhile. Recording
+ *          every switch, for user space to work that out, costs more than the answer is worth.
+ * How:     Each CPU keeps a short log of its time's owners (enum cause): a tenant, the rest of the host, or
+ *          no task. Runs of one tenant in a row are one segment. When a wait on the CPU ends, or moves to
+ *          another CPU, the log is walked back over the wait, and each overlap is added to the waiting
+ *          tenant's row. Time stolen by the hypervisor, and time for which a bandwidth limit throttled the
+ *          thread, come from the kernel's own counters; they are taken off the other causes in proportion. A
+ *          row's sum is exactly the time for which the tenant's threads were ready or throttled, as far as
+ *          charged.
  * Limits:  What lies further back than LOG_SEGMENTS changes is "unknown". The kernel updates steal time at
  *          its tick or when a run queue's clock is read, so a short wait may see all or none of a stretch of
  *          steal. After a waiting thread changed CPU, neither steal nor throttled time is known for the rest
@@ -47,7 +48,7 @@ struct {
 	__type(value, struct wait_row);
 } wait_rows SEC(".maps");
 
-/* Ends the present segment, of who, at now; the CPU belongs to next from then on. */
+/* Ends the present segment, of owner who, at now; next owns the CPU from then on. */
 static __always_inline void log_switch(struct cpu_log *log, u32 who, u32 next, u64 steal,
 					u64 now)
 {
@@ -97,16 +98,17 @@ static __always_inline u64 counter_delta(u64 before, u64 after, u64 limit)
 	return after - before < limit ? after - before : limit;
 }
 
+/* Adds a part of a wait, in ns, to a tenant's row. */
 static __always_inline void charge_part(struct wait_row *row, u64 who, u64 ns)
 {
 	if (ns)
 		__sync_fetch_and_add(&row->ns[who & (CAUSE_SPACE - 1)], ns);
 }
 
-/* Parts of a whole, without overflow for waits up to some hours. */
+/* Ratios are in 1/2^RATIO_BITS: without overflow for waits of up to some hours. */
 #define RATIO_BITS 20
 
-/* Charges the part of the uncharged wait that lies after start to who. False when nothing is left. */
+/* Charges the part of the uncharged wait that lies after start to owner who. False if nothing is left. */
 static __always_inline bool charge_segment(struct thread_slot *slot, struct wait_row *row,
 					   u64 start, u64 who)
 {
@@ -127,7 +129,7 @@ static __always_inline bool charge_segment(struct thread_slot *slot, struct wait
 	return start > from;
 }
 
-/* charge(), without what needs the task; from and now are in the slot's walk. */
+/* The part of charge() that does not need the task; from and now are in the slot's walk. */
 __global_subprog int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
 {
 	if (!slot)

@@ -17,7 +17,7 @@
 
 #define WAKER_WINDOW 256
 
-/* The woken thread's pi_lock is held: no other CPU writes the table. */
+/* Counts a wakeup by the thread id. The woken thread's pi_lock is held: no other CPU writes the table. */
 static __always_inline void count_waker(struct thread_slot *slot, u64 id)
 {
 	u32 lowest = 0, lowest_score = ~0U;

@@ -16,7 +16,7 @@
 #include "groups.bpf.h"
 #include "../policy/bandwidth.h"
 
-/* How many tasks of a DSQ are looked at in one scan. */
+/* The number of tasks of a DSQ that one scan looks at. */
 #define DSQ_SCAN_MAX 16
 
 /*
@@ -49,7 +49,7 @@ struct bw_walk {
 	u64 slice_ns; /* for how long the task may run until it is charged next, see bw_slice() */
 };
 
-/* Charges one group, and goes to the next. */
+/* Charges the walk's group, and sets the next one. */
 __global_subprog int charge_group(struct bw_walk *walk, u64 now)
 {
 	u64 id = walk ? walk->group_id : 0;
@@ -103,7 +103,7 @@ static __always_inline u64 limited_group_of(struct task_ctx *t)
 }
 
 /*
- * For how long the task was throttled. The present throttling counts up to the last wakeup, which
+ * The time for which the task was throttled. The present throttling counts up to the last wakeup, which
  * unthrottling sets.
  */
 static __always_inline u64 throttled_time(struct task_ctx *t)
@@ -113,7 +113,7 @@ static __always_inline u64 throttled_time(struct task_ctx *t)
 	return t->throttled_ns + (parked_at && woke_at > parked_at ? woke_at - parked_at : 0);
 }
 
-/* Charges all limited groups of a task, as walk says. */
+/* Charges all limited groups of a task with the runtime in walk. */
 __global_subprog int charge_groups(struct task_ctx *t, struct bw_walk *walk, u64 now)
 {
 	if (!t || !walk)
@@ -139,7 +139,7 @@ __global_subprog u64 throttled_until_slow(struct task_ctx *t, u64 now)
 	return walk.throttled_until_ns > now + NS_PER_S ? now + NS_PER_S : walk.throttled_until_ns;
 }
 
-/* Until when the task is throttled; 0: it may run. */
+/* The time until which the task is throttled; 0: the task may run. */
 static __always_inline u64 throttled_until(struct task_ctx *t, u64 now)
 {
 	return bandwidth.nr_groups ? throttled_until_slow(t, now) : 0;
@@ -165,6 +165,7 @@ __global_subprog int charge_exec(struct task_ctx *t, u64 exec, bool stops, u64 n
 	return 0;
 }
 
+/* Charges a running task by sum_exec_runtime, if limited groups count it. stops: the task leaves its CPU. */
 static __always_inline void charge_bandwidth(struct task_ctx *t, struct task_struct *p, bool stops, u64 now)
 {
 	if (t->bw_charging)
@@ -207,6 +208,7 @@ __global_subprog u64 charge_running(struct task_ctx *t, u64 now)
 	return walk.throttled_until_ns ? 0 : walk.slice_ns;
 }
 
+/* Charges the CPU's task, and preempts it if a pool is empty. */
 static int on_bandwidth_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
@@ -260,6 +262,7 @@ __global_subprog int start_bandwidth(struct task_ctx *t, u64 exec, u32 cpu, u64 
 	return 0;
 }
 
+/* As start_bandwidth(), if the task is in a limited group. */
 static __always_inline void start_bandwidth_if_limited(struct task_ctx *t, struct task_struct *p, u32 cpu,
 						       u64 now)
 {

@@ -20,15 +20,16 @@
 /* Bandwidth limit of a group, see bandwidth.bpf.h. */
 struct bandwidth {
 	u64 quota_ns; /* 0: no limit */
-	u64 period_ns;
-	u64 burst_ns;
-	u64 period_start_ns;
+	u64 period_ns; /* length of a period */
+	u64 burst_ns; /* runtime that the pool may hold beyond the quota */
+	u64 period_start_ns; /* when the present period began */
 	s64 runtime_ns; /* runtime left in the pool; negative: owed */
 	u64 next_group_id; /* the nearest ancestor that has a limit; 0: none */
 	u32 generation; /* bandwidth.generation that next_group_id is of */
-	s32 nr_running; /* tasks that draw from the pool, approximately */
+	s32 nr_running; /* running tasks that are charged to the pool, approximately */
 };
 
+/* A cgroup, or a tenant without a cgroup. */
 struct group {
 	u64 parent_id; /* 0: the root */
 	u32 weight; /* weight set for the group */
@@ -38,8 +39,6 @@ struct group {
 	u64 share_weight_at_ns; /* when share_weight was computed */
 	struct bandwidth bw;
 };
-
-_Static_assert(sizeof(struct group) == 96, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -111,6 +110,7 @@ __global_subprog int propagate_weight(u64 id)
 	return 0;
 }
 
+/* A task is no longer runnable, or leaves its group. */
 static __always_inline void dequeue_group(struct task_ctx *t)
 {
 	u64 id = t->group_id,
@@ -135,6 +135,7 @@ static __always_inline void delete_group(u64 id)
 	bpf_map_delete_elem(&groups, &id);
 }
 
+/* Sets the weight of a group, in units of fair.h. */
 static __always_inline void set_group_weight(u64 id, u32 weight)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Layouts that the BPF programs and their loader share; src/layout.rs mirrors them and asserts the same
- * sizes.
+ * Structures that the BPF programs share with their loader. The build script writes the Rust side of them.
  */
 #ifndef QUELL_SCHED_LAYOUT_H
 #define QUELL_SCHED_LAYOUT_H
 
 #include "../policy/server.h"
 
-#define MAX_CPUS 1024
+#define MAX_CPUS 1024 /* possible CPUs */
 #define MAX_LLCS 256
-#define LLC_CPUS 64
-#define OFFLINE 0x8000
+#define LLC_CPUS 64 /* CPUs of an LLC */
+#define OFFLINE 0x8000 /* flag of an LLC's number in options.llc_of */
 #define MAX_SERVERS 1024
-#define CPU_SERVERS_MAX 32
+#define CPU_SERVERS_MAX 32 /* servers of a CPU */
 #define MAX_SHARE_SLOTS 16384
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 
+/* Options of the scheduler, set before it is loaded. */
 struct options {
 	u64 margin_ns; /* a waking task preempts a task whose deadline is later by at least this */
 	u32 stretch; /* see urgency_work(), in 1/16 */
@@ -41,18 +41,18 @@ struct cpu_ctx {
 	u64 deadline_pace; /* how fast curr_deadline becomes later, see deadline_pace() */
 	u64 curr_since_ns; /* when curr's slice began */
 	u32 nr_pinned; /* tasks queued in the CPU's pinned DSQ and in its servers' DSQs */
-	u8 offline;
+	u8 offline; /* bool: the CPU is offline */
 	u8 curr_mobility; /* enum mobility of curr, see migrate.bpf.h */
 	u8 migrate_state; /* enum migrate_state of curr, see migrate.bpf.h */
 	u8 llc_visited; /* the remote LLC that the CPU looked at last */
 	u64 runs; /* tasks that began to run on this CPU */
 	u64 wakeups_idle; /* wakeups done on this CPU that found an idle CPU */
 	u64 wakeups_preempting; /* wakeups done on this CPU that preempted a task */
-	u64 wakeups_queued;
+	u64 wakeups_queued; /* wakeups done on this CPU that queued the task */
 	u64 kept; /* slices renewed, since no queued task preceded curr */
 	u64 wait_ns; /* time that tasks waited before they got this CPU */
-	u64 worst_wait_ns;
-	u32 worst_wait_tid;
+	u64 worst_wait_ns; /* the longest of these waits */
+	u32 worst_wait_tid; /* the task with the longest wait */
 	u32 curr_tid; /* the task that runs on this CPU, or ran last */
 	u64 late; /* slices that the preemption timer ended */
 	u64 rescued; /* times the CPU was about to idle while a task had just been queued */
@@ -116,21 +116,22 @@ struct llc_ctx {
 	u32 nr_pinned; /* tasks in the pinned DSQs of the LLC's CPUs */
 	u32 nr_throttled; /* tasks in the throttled DSQ */
 	u32 nr_online; /* online CPUs of the LLC */
-	u32 nr_cpus;
-	u16 cpus[LLC_CPUS];
+	u32 nr_cpus; /* possible CPUs of the LLC */
+	u16 cpus[LLC_CPUS]; /* numbers of these CPUs */
 } __attribute__((aligned(64)));
 
+/* How the scheduler exited. */
 struct exit_record {
-	s64 code;
+	s64 code; /* exit code, for exits on request */
 	u32 kind; /* enum scx_exit_kind; 0: the scheduler has not exited */
 	u32 unused;
-	char reason[REASON_BYTES];
-	char message[MESSAGE_BYTES];
+	char reason[REASON_BYTES]; /* the kind in the kernel's words */
+	char message[MESSAGE_BYTES]; /* what happened */
 };
 
 /* Argument of quell_set_thread(), which sets or clears what the agent wants of a task. */
 struct thread_setting {
-	u32 tid;
+	u32 tid; /* the task */
 	u32 tenant; /* tenant that the task competes in; 0: it competes in its cgroup */
 	u32 weight; /* 1 to 10000; 0: by nice */
 	/* server that serves the task while the task is pinned to the server's CPU; 0: none */
@@ -141,22 +142,22 @@ struct thread_setting {
 /* Argument of quell_set_server(), which makes, changes or ends a server. */
 struct server_setting {
 	u32 server; /* number of the server, from 1; 0: the best-effort server of the CPU */
-	u32 cpu;
+	u32 cpu; /* CPU of the server */
 	struct server_terms terms; /* a period of 0 ends the server */
 };
 
 /* A constant-bandwidth server of a CPU. */
 struct server_ctx {
-	struct server cur;
+	struct server cur; /* state and present terms */
 	struct server_terms next_terms; /* terms that hold from the next period on */
 	u64 missed; /* periods that ended before the server had its budget */
 	u32 terms_seq; /* sequence count of next_terms; odd: the agent is writing them */
 	u32 terms_seq_applied; /* sequence count of the terms in cur */
-	u32 cpu;
+	u32 cpu; /* CPU of the server */
 	u32 nr_ready; /* runnable tasks of the server */
 	/* bool: the server has become ready, and pick_server() has not seen that yet */
 	u32 wakeup_pending;
-	u32 ended;
+	u32 ended; /* bool: the server has ended, and may still have runnable tasks */
 } __attribute__((aligned(64)));
 
 /* The servers of a CPU, and which of them the CPU serves. curr is the task that runs on the CPU. */
@@ -181,29 +182,20 @@ struct server_rq {
 	u8 hi_wanted; /* bool: a server of high criticality is ready and has budget */
 	u8 exhausted_waits; /* bool: a server is ready and has no budget */
 	u8 lo_resumes; /* bool: LO mode begins with this pick */
-	u8 best_effort_wants;
+	u8 best_effort_wants; /* bool: best-effort tasks want the CPU */
 	u8 rescan_pinned; /* bool: tasks in the pinned DSQ may have got a server */
 	u8 nr_kicks; /* preemptions for budgets since the CPU last dispatched, 2 at most */
-	u16 servers[CPU_SERVERS_MAX];
+	u16 servers[CPU_SERVERS_MAX]; /* numbers of the servers; 0: a free entry */
 } __attribute__((aligned(64)));
 
 /* Argument of quell_set_tenant(), which makes or ends the group of a tenant. */
 struct tenant_setting {
-	u32 tenant;
+	u32 tenant; /* number of the tenant */
 	u32 weight; /* 1 to 10000; 0 ends the group */
 };
 
-_Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
-_Static_assert(sizeof(struct cpu_ctx) == 128, "loader's layout");
 _Static_assert(MAX_LLCS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct share_slot_hints) == 8, "loader's layout");
-_Static_assert(sizeof(struct share_slot) == 64, "loader's layout");
-_Static_assert(sizeof(struct llc_ctx) == 256, "loader's layout");
-_Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
-_Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
-_Static_assert(sizeof(struct server_setting) == 56, "loader's layout");
-_Static_assert(sizeof(struct server_ctx) == 192, "loader's layout");
-_Static_assert(sizeof(struct server_rq) == 320, "loader's layout");
-_Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
+_Static_assert(sizeof(struct cpu_ctx) == 128, "CPUs share no cache line");
+_Static_assert(sizeof(struct share_slot) == 64, "a task writes one cache line");
 
 #endif

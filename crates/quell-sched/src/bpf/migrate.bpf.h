@@ -32,7 +32,7 @@
 #define MIGRATE_INTERVAL_MIN (400 * NS_PER_US)
 #define MIGRATE_TIMER_MIN (100 * NS_PER_US)
 
-/* How many CPUs a scan tries for a two-hop migration. */
+/* The number of CPUs that a scan tries for a two-hop migration, at most. */
 #define TWO_HOP_TRIES 4
 
 /* The displaced task's deadline must be later by at least this, for the migration to be worth its cost. */
@@ -48,6 +48,7 @@ enum migrate_state {
 	MIGRATE_KICKED, /* an idle CPU was told to take the task */
 };
 
+/* Where a task may run. */
 enum mobility {
 	MOBILITY_PINNED, /* may run on one CPU */
 	MOBILITY_RESTRICTED, /* may run on some CPUs */
@@ -85,6 +86,7 @@ static __always_inline bool push_curr(u32 cpu)
 	return push;
 }
 
+/* Preempts the task of a CPU that p may use, if the task can go on elsewhere at once. True if one can. */
 static __always_inline bool push_curr_for(struct task_struct *p, struct llc_ctx *llc)
 {
 	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {

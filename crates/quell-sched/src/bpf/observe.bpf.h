@@ -31,9 +31,10 @@ static __always_inline u64 limited_of(struct task_struct *p)
 #include <quell/wakers.bpf.h>
 #include <quell/threads.bpf.h>
 
-/* A longer gap between two tasks: another class had the CPU. */
+/* The longest gap between two tasks, in ns, that counts as a switch. In a longer one another class ran. */
 #define SWITCH_TIME_MAX (20 * NS_PER_US)
 
+/* The current task, or an interrupt, wakes a task. */
 static __always_inline void observe_wake(struct task_struct *p)
 {
 	if (!options.observe)
@@ -60,6 +61,7 @@ static __always_inline void log_others(struct cpu_log *log, u64 now)
 		log_switch(log, log->running, CAUSE_HOST, log->steal_ns, left);
 }
 
+/* A task begins to run on a CPU. */
 static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 {
 	if (!options.observe)
@@ -84,6 +86,7 @@ static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 	switch_in(slot, p, cpu, now, now);
 }
 
+/* A task stops running on a CPU. runnable: it still wants to run. */
 static __always_inline void observe_stopping(struct task_struct *p, u32 cpu, bool runnable)
 {
 	if (!options.observe)
@@ -97,6 +100,7 @@ static __always_inline void observe_stopping(struct task_struct *p, u32 cpu, boo
 		switch_out(slot, p, runnable, cpu, now, now);
 }
 
+/* A CPU begins or ceases to idle. */
 static __always_inline void observe_idle(u32 cpu, bool idle)
 {
 	if (!options.observe)

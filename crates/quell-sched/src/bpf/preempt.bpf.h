@@ -30,7 +30,7 @@ static __always_inline u64 curr_deadline_now(const struct cpu_ctx *cpuc, u64 now
 		       : deadline_running(deadline, cpuc->deadline_fixed_until_ns, cpuc->deadline_pace, now);
 }
 
-/* For how long a task must have run before a waking task may preempt it. */
+/* The time for which a task must have run before a waking task, of context t, may preempt it. */
 static __always_inline u64 wakeup_min_run(struct task_ctx *t)
 {
 	return t->woken_by_task ? WAKEUP_MIN_RUN : 0;
@@ -88,6 +88,8 @@ TIMERS(preempt_timers, MAX_LLCS);
 
 /* At least this long between two expiries, so that a crowd of waiting tasks costs little. */
 #define PREEMPT_TIMER_MIN (100 * NS_PER_US)
+
+/* Arms the LLC's preemption timer, to expire after ns. */
 static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id, u64 ns, u64 now)
 {
 	struct timer *p = bpf_map_lookup_elem(&preempt_timers, &llc_id);
@@ -99,6 +101,35 @@ static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id,
 	llc->preempt_timer_at_ns = now + ns;
 	if (bpf_timer_start(&p->timer, ns, 0))
 		llc->preempt_timer_at_ns = 0;
+}
+
+/* Publishes the deadline of the task that has begun to run on the CPU, or got another slice. */
+static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpuc, u64 now)
+{
+	u64 burst_left = !t->deadline_is_share && t->burst_avg_ns > t->burst_ns
+				 ? t->burst_avg_ns - t->burst_ns
+				 : 0;
+
+	if (t->light && t->burst_ns < FAIR_SLICE)
+		burst_left = FAIR_SLICE - t->burst_ns;
+	cpuc->curr_deadline = t->deadline;
+	cpuc->deadline_fixed_until_ns = now +
+					(burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
+	cpuc->curr_since_ns = now;
+	cpuc->deadline_pace = t->deadline_pace;
+}
+
+/*
+ * Publishes a light deadline for a starved task that has begun to run: the task runs for its short slice, and
+ * no waking task claims the CPU before.
+ */
+static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id,
+						 u64 now)
+{
+	cpuc->curr_deadline = deadline_light(now);
+	cpuc->deadline_fixed_until_ns = now + FAIR_STARVED_SLICE;
+	cpuc->curr_since_ns = now + FAIR_STARVED_SLICE - FAIR_SLICE;
+	start_preempt_timer(llc, llc_id, FAIR_STARVED_SLICE, now);
 }
 
 /* A task has been queued: makes sure that the preemption timer of its LLC expires soon enough. */
@@ -166,6 +197,7 @@ static __always_inline u64 preempt_overdue(u32 cpu, u64 first, u64 now)
 	return FAIR_SLICE;
 }
 
+/* Preempts the LLC's tasks that have had their slices while other tasks wait. */
 static int on_preempt_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 llc_id = *key;

@@ -47,9 +47,10 @@ static __always_inline void update_light(struct task_ctx *t, struct task_struct 
 		t->light = t->vlag >= (s64)FAIR_LIGHT_LAG;
 }
 
+/* The DSQ that a task belongs in, the task's key there, and its slice. */
 struct dsq_target {
 	u64 dsq;
-	u64 vtime;
+	u64 vtime; /* a deadline */
 	u64 slice_ns;
 };
 

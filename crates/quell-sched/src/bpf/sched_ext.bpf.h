@@ -375,7 +375,7 @@ static __always_inline s32 init_timer(void *timers, u32 index, int (*callback)(v
 	struct timer *it = bpf_map_lookup_elem(timers, &index);
 
 	if (!it)
-		return -22; /* EINVAL */
+		return -EINVAL;
 	s32 error = bpf_timer_init(&it->timer, timers, CLOCK_MONOTONIC);
 	return error ?: bpf_timer_set_callback(&it->timer, callback);
 }

@@ -28,7 +28,7 @@
 #include "task.bpf.h"
 
 #define TIME_NEVER (-1ULL)
-/* How long a switch takes at most. After that the CPU idled, or a higher scheduling class had it. */
+/* The longest time that a switch takes. After that the CPU idled, or a higher scheduling class had it. */
 #define CURR_LEAVING_MAX (50 * NS_PER_US)
 
 /*
@@ -66,7 +66,7 @@ static __always_inline u32 target_server(struct task_ctx *t, struct task_struct 
 	return s && s->cpu == cpu && !s->ended ? t->server : 0;
 }
 
-/* A task of a server stops to be runnable, or gets another server. */
+/* A task of a server is no longer runnable, or gets another server. */
 static __always_inline void dequeue_server(struct task_ctx *t)
 {
 	struct server_ctx *s;
@@ -277,6 +277,7 @@ static __always_inline bool kicks_ignored(struct server_rq *srq)
 	return srq->nr_kicks > 1;
 }
 
+/* Preempts the CPU's task, so that the CPU picks a server anew. */
 static __always_inline void kick_for_budget(struct server_rq *srq, u32 cpu)
 {
 	if (!kicks_ignored(srq))
@@ -284,6 +285,7 @@ static __always_inline void kick_for_budget(struct server_rq *srq, u32 cpu)
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
+/* A budget or a period of the CPU has ended. */
 static int on_budget_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
@@ -403,6 +405,35 @@ static __always_inline bool best_effort_waits(u32 cpu)
 	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));
 
 	return llc && (llc->nr_queued || dsq_first_vtime(pinned_dsq(cpu)));
+}
+
+/*
+ * Moves tasks that wait in the CPU's pinned DSQ to the DSQs of servers that they have got since. Call only
+ * from ops.dispatch().
+ */
+__global_subprog int move_to_servers(u32 cpu)
+{
+	struct server_rq *srq = lookup_server_rq(cpu);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!srq)
+		return 0;
+	srq->rescan_pinned = 0;
+	if (bpf_iter_scx_dsq_new(&it, pinned_dsq(cpu), 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	while ((p = bpf_iter_scx_dsq_next(&it))) {
+		struct task_ctx *t = lookup_task_ctx(p);
+		u32 server = t ? target_server(t, p, cpu) : 0;
+		if (server && dsq_move_vtime(&it, p, server_dsq(server), p->scx.dsq_vtime)) {
+			enqueue_server(t, p, cpu);
+			set_task_dsq(t, DSQ_KIND_SERVER, server);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
 }
 
 #endif

@@ -22,12 +22,13 @@
 /* A task whose deadline moved by less than this stays where it is. */
 #define RESORT_DIFF_MIN (1 * NS_PER_MS)
 
-/* How often a DSQ is put in order by its tasks' present deadlines, and how many of its tasks at most. */
+/* How often a DSQ is put in order by its tasks' present deadlines, and the number of these tasks, at most. */
 #define RESORT_PERIOD (25 * NS_PER_MS)
 #define RESORT_MAX 256
 
 #define SHARE_SLOT_TRIES 16
 
+/* The share slot of a task; NULL: the task has none. */
 static __always_inline struct share_slot *share_slot_of(struct task_ctx *t)
 {
 	u32 number = t->share_slot_plus1;
@@ -66,6 +67,7 @@ static __always_inline void update_vtime(struct task_ctx *t, u64 now)
 	t->vtime = share_vtime(slot ? slot->served_until_ns : now, rate);
 }
 
+/* Keeps the time up to which a task has been served within its bounds. */
 static __always_inline void clamp_served(struct share_slot *slot, u64 now)
 {
 	u64 served_until = slot->served_until_ns;

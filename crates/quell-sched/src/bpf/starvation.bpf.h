@@ -84,16 +84,21 @@ static __always_inline void scan_starved(struct llc_ctx *llc, u32 llc_id, u64 no
 }
 
 /*
- * Dispatches a starved task, if no queued task's deadline has passed (first: the earliest; 0: no task is
- * queued) or STARVED_DISPATCH_PERIOD has. Call only from ops.dispatch().
+ * True if a starved task is to run now: no deadline has passed (first: the earliest; 0: there is none), or
+ * STARVED_DISPATCH_PERIOD has since a starved task ran.
  */
-static __always_inline bool dispatch_starved(struct llc_ctx *llc, u32 llc_id, u64 first, u64 now)
+static __always_inline bool should_run_starved(struct llc_ctx *llc, u64 first, u64 now)
 {
-	u64 at = llc->starved_dispatched_at_ns;
+	return llc->nr_starved && (!first || !deadline_before(first, DEADLINE_BASE + now) ||
+				   now - llc->starved_dispatched_at_ns > STARVED_DISPATCH_PERIOD);
+}
 
-	if (!llc->nr_starved ||
-	    (first && deadline_before(first, DEADLINE_BASE + now) && now - at <= STARVED_DISPATCH_PERIOD))
-		return false;
+/*
+ * Dispatches the starved task that has waited longest, of those that may run on the CPU. True if there was
+ * one. Call only from ops.dispatch().
+ */
+static __always_inline bool dispatch_starved(struct llc_ctx *llc, u32 llc_id, u64 now)
+{
 	/* All starved tasks may be pinned to other CPUs, which then dispatch them. */
 	if (!dsq_move_to_local(starved_dsq(llc_id)))
 		return false;

@@ -88,6 +88,7 @@ enum dsq_kind {
 	DSQ_KIND_SERVER,
 };
 
+/* State of a task. */
 struct task_ctx {
 	/* group that the task competes in, see groups.bpf.h; 0: the root, whose tasks compete one by one */
 	u64 group_id;
@@ -101,16 +102,16 @@ struct task_ctx {
 	u64 charged_until_ns; /* up to when the task's CPU time is charged */
 	u64 chain_age_ns; /* age of the task's chain when the task woke, see causal.bpf.h */
 	u64 woke_at_ns; /* when the task woke */
-	u64 wait_since_ns;
+	u64 wait_since_ns; /* when the task's present wait began, or its last wait */
 	u64 deadline; /* see ../policy/deadline.h */
 	/* how fast the deadline becomes later while the task runs, see deadline_pace() */
 	u64 deadline_pace;
 	u64 burst_ns; /* CPU time since the task woke */
-	u64 burst_avg_ns; /* average of burst_ns when the task blocks */
+	u64 burst_avg_ns; /* average of burst_ns over the times at which the task blocks */
 	u64 chain_busy_ns; /* for how long the task's chain has been busy, see ../policy/deadline.h */
 	u64 latency_ns; /* rescheduling latency set by the agent; 0: none */
-	u64 wait_max_ns;
-	u64 nr_runs;
+	u64 wait_max_ns; /* the longest wait of the task */
+	u64 nr_runs; /* how often the task began to run */
 	u64 exec_accounted_ns; /* sum_exec_runtime up to which share_account_exec() counted */
 	u64 uncharged_ns; /* CPU time counted and not charged yet */
 	u64 bw_group_id; /* the nearest group that has a bandwidth limit; 0: none */
@@ -137,7 +138,7 @@ struct task_ctx {
 	u32 bw_exec_ratio; /* see bw_exec_ratio() */
 	u32 bw_generation; /* bandwidth.generation that bw_group_id is of */
 	u32 share_slot_plus1; /* index of the task's share slot, plus one; 0: none */
-	u16 llc;
+	u16 llc; /* LLC that the task competes for; NO_LLC: none */
 	u16 pinned_cpu_plus1; /* the only CPU that the task may use, plus one; 0: it may use several */
 	u16 claimed_cpu_plus1; /* CPU that the task claimed, plus one; see migrate.bpf.h */
 	u8 light; /* bool: light, see ../policy/deadline.h */
@@ -145,7 +146,7 @@ struct task_ctx {
 	u8 woken_by_task; /* bool: another task woke the task */
 	u8 has_slept; /* bool: the task has slept since it began, or existed before the scheduler */
 	u8 deadline_is_share; /* bool: the deadline is the share deadline */
-	u8 running;
+	u8 running; /* bool: the task runs */
 	u8 bw_charging; /* bool: limited groups count the task as running */
 	u8 server_pays; /* bool: a server pays for what the task runs */
 };
@@ -245,6 +246,7 @@ static __always_inline u64 cpu_dsq(u32 cpu, u32 nth)
 	return server ? server_dsq(server) : 0;
 }
 
+/* Adds to the number of tasks in a DSQ. number: CPU, LLC or server, by the DSQ's kind. */
 static __always_inline void count_dsq(u32 kind, u32 number, u32 by)
 {
 	struct llc_ctx *llc;

@@ -16,7 +16,7 @@
 
 #include "queue.bpf.h"
 
-/* How many tasks one expiry of the timer unthrottles at most. */
+/* The number of tasks that one expiry of the timer unthrottles, at most. */
 #define UNTHROTTLE_BATCH 64
 
 /* The time between counting a task as throttled and having it in the throttled DSQ, at most. */
@@ -66,6 +66,7 @@ __global_subprog int dequeue_throttled(struct task_ctx *t, u32 llc_id, u64 until
 	return 0;
 }
 
+/* Puts a task that becomes runnable into the throttled DSQ until a time. flags: as of ops.enqueue(). */
 static __always_inline void throttle_task(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 until,
 					  u64 flags, u64 now)
 {
@@ -113,6 +114,19 @@ __global_subprog int throttle_cpu_dsqs(u32 cpu, u32 llc_id)
 			throttle_dsq_head(dsq, llc_id);
 	}
 	return 0;
+}
+
+/*
+ * Throttles the tasks at the heads of the LLC's DSQs whose groups have no runtime. Call only from
+ * ops.dispatch().
+ */
+static __always_inline void throttle_llc_dsqs(struct llc_ctx *llc, u32 llc_id)
+{
+	if (!bandwidth.nr_groups || !llc->nr_queued)
+		return;
+	throttle_dsq_head(llc_dsq(llc_id), llc_id);
+	if (llc->nr_starved)
+		throttle_dsq_head(starved_dsq(llc_id), llc_id);
 }
 
 /* Makes a throttled task runnable again; target: the DSQ that the caller is to put the task into. */

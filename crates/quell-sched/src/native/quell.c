@@ -172,7 +172,10 @@ u32 scx_bpf_reenqueue_local(void) { return 0; }
 
 u64 quell_native_task_size(void) { return sizeof(struct native_task); }
 
-/* leader: NULL for a thread group leader. No task has pid 0, the idle thread's. */
+/*
+ * Makes a task in zeroed memory. leader: NULL for a thread group leader. No task has pid 0, which is the idle
+ * thread's.
+ */
 struct task_struct *quell_native_task(void *zeroed, u32 pid, void *leader, u32 weight, u32 allowed)
 {
 	struct native_task *it = zeroed, *first = leader ?: zeroed;
@@ -201,7 +204,7 @@ void quell_native_set_queued(struct task_struct *p, bool queued)
 
 s32 quell_native_init(void) { return quell_ops.init(); }
 
-/* fork: the current task forks p. */
+/* A task comes under the scheduler. fork: the current task forks it. */
 s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup, bool fork)
 {
 	struct scx_init_task_args args = { .fork = fork, .cgroup = cgroup };
@@ -215,10 +218,10 @@ s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup, bool fo
 	return error;
 }
 
-/* p begins to exit, and will wake a task that waits for that. */
+/* A task begins to exit, and will wake a task that waits for its end. */
 void quell_native_begin_exit(struct task_struct *p) { p->flags |= PF_EXITING; }
 
-/* p has exited, and was switched away from. The scheduler has no ops.exit_task(). */
+/* A task has exited, and was switched away from. The scheduler has no ops.exit_task(). */
 void quell_native_exit_task(struct task_struct *p)
 {
 	quell_ops.disable(p);

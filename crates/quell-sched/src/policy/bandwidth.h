@@ -20,13 +20,13 @@
 /* Bound on the runtime in a pool and on what is added to it, which keeps sums free of overflow. */
 #define BW_RUNTIME_MAX (1LL << 60)
 
-/* How many periods ended since the period that began at period_start. */
+/* The number of periods that have ended since period_start, when a period began. */
 static inline u64 bw_periods(u64 period_start, u64 period, u64 now)
 {
 	return now > period_start && period ? (now - period_start) / period : 0;
 }
 
-/* What so many periods add to the runtime in a pool. */
+/* The runtime that ended periods add to a pool, which then holds a quota and the burst at most. */
 static inline s64 bw_refill(s64 runtime, u64 periods, u64 quota, u64 burst)
 {
 	s64 max = quota + burst < (u64)BW_RUNTIME_MAX ? (s64)(quota + burst) : BW_RUNTIME_MAX;
@@ -47,8 +47,8 @@ static inline u64 bw_throttled_until(s64 runtime, u64 period_start, u64 period, 
 }
 
 /*
- * For how long a task may run until it is charged next, while nr_running tasks share the pool; one more may
- * begin.
+ * The time for which a task may run until it is charged next, while nr_running tasks share the pool; one more
+ * task may begin.
  */
 static inline u64 bw_slice(s64 runtime, u64 quota, u32 nr_running)
 {
@@ -67,7 +67,7 @@ static inline u64 bw_slice(s64 runtime, u64 quota, u32 nr_running)
 #define BW_RATIO_SHIFT 10
 #define BW_RATIO_ONE (1U << BW_RATIO_SHIFT)
 
-/* The ratio of a task after it ran that much of the elapsed time. */
+/* The ratio of a task after the task ran for ran of the elapsed time. */
 static inline u32 bw_exec_ratio(u32 ratio, u64 ran, u64 elapsed)
 {
 	if (elapsed < BW_SLICE_MIN || elapsed > NS_PER_S)
@@ -76,7 +76,7 @@ static inline u32 bw_exec_ratio(u32 ratio, u64 ran, u64 elapsed)
 	return (ratio * 3 + now) / 4;
 }
 
-/* Estimate of what a task ran in the elapsed time. */
+/* An estimate of the CPU time of a task in the elapsed time. */
 static inline u64 bw_exec_estimate(u32 ratio, u64 elapsed)
 {
 	return elapsed > NS_PER_S ? elapsed : (elapsed * ratio) >> BW_RATIO_SHIFT;

@@ -62,7 +62,7 @@
 #define DEADLINE_SHARE_DELAY (100 * NS_PER_MS)
 /* A task that has run for this long since it woke has no request deadline. */
 #define DEADLINE_BURST_MAX (100 * NS_PER_MS)
-/* Nor has a task whose chain has been busy for this many times the task's work. */
+/* A task whose chain has been busy for this many times the task's work has no request deadline either. */
 #define DEADLINE_BUSY_RATIO 16
 /* Bound of the busy time of a chain: that of the greatest work. */
 #define DEADLINE_BUSY_MAX (2 * DEADLINE_BUSY_RATIO * URGENCY_WORK_MAX)
@@ -99,8 +99,8 @@ static inline u64 deadline_min(u64 a, u64 b)
 }
 
 /*
- * How much longer than a lag it takes to serve that lag, where runnable tasks of weight sum load share so
- * many CPUs; in 1/64, and free of overflow.
+ * How much longer than a lag it takes to serve that lag, where runnable tasks of weight sum load share the
+ * CPUs; in 1/64, and free of overflow.
  */
 static inline u64 deadline_lag_scale(u64 load, u64 cpus)
 {
@@ -148,7 +148,7 @@ static inline u64 deadline_chain_slept(u64 busy, u64 slept)
 	return busy > slept ? busy - slept : 0;
 }
 
-/* How far a task of so much work may be ahead of its share and still have a request deadline. */
+/* How far a task may be ahead of its share and still have a request deadline, by the task's work. */
 static inline s64 deadline_ahead_max(u64 work)
 {
 	return DEADLINE_AHEAD_MIN + 2 * work;
@@ -225,7 +225,7 @@ static inline u64 deadline_pace(u64 weight, u64 scale)
 	return pace < 1ULL << 32 ? pace : 1ULL << 32;
 }
 
-/* The deadline of a running task as of now: from until on it becomes later at a pace. */
+/* The deadline of a running task as of now: from the time until on, the deadline becomes later at a pace. */
 static inline u64 deadline_running(u64 deadline, u64 until, u64 pace, u64 now)
 {
 	u64 ran = now > until ? now - until : 0;

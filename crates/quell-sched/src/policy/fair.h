@@ -3,7 +3,7 @@
  * Fair: how much CPU time each task is due, by weight.
  *
  * Problem: Tasks of different weights share the CPUs of an LLC, sleep, wake, begin and exit. What a task is
- *          due must follow from what the task does, not from what others do around it.
+ *          due must follow from what the task does, not from what the tasks around it do.
  * How:     A task has a virtual time (vtime), which advances with what it runs, the faster the less it
  *          weighs. The virtual clock (vclock) of an LLC is the average of the vtimes of its runnable tasks,
  *          by weight: the V of EEVDF (Stoica and Abdel-Wahab, 1995; Linux since 6.6). The lag of a task is
@@ -90,8 +90,8 @@ static inline s64 fair_wakeup_lag(s64 lag, u64 weight)
 }
 
 /*
- * Weighted lag (us x weight) that a leaving task of a clamped lag leaves to the others; a task that enters
- * brings it.
+ * Weighted lag (us x weight) that a leaving task of a clamped lag leaves to the remaining tasks; a task that
+ * enters brings its weighted lag.
  */
 static inline s64 fair_weighted_lag(s64 lag, u64 weight)
 {
@@ -115,7 +115,7 @@ static inline s64 fair_lag_repaid(s64 owed, u64 load, u64 advance)
 }
 
 /*
- * By how much the vclock is moved back after a task of that lag ran so long. Charges on several CPUs at the
+ * By how much the vclock is moved back after a task of a lag ran for ran. Charges on several CPUs at the
  * same time are not exact, and nothing else keeps the sum of weighted lags from drifting away from 0.
  */
 static inline s64 fair_vclock_pull(s64 lag, u64 ran)
@@ -141,7 +141,7 @@ static inline u64 fair_pinned_behind(s64 lag, s64 vclock_advance, u64 ran, u64 l
 	return behind < (u64)beyond ? behind : (u64)beyond;
 }
 
-/* By how much a weighted average moves, where the part of that weight moves by shift. */
+/* By how much a weighted average moves, where a part of a weight moves by shift. */
 static inline s64 fair_avg_shift(s64 shift, s64 weight, u64 load)
 {
 	bool negative = (shift < 0) != (weight < 0);
@@ -153,13 +153,13 @@ static inline s64 fair_avg_shift(s64 shift, s64 weight, u64 load)
 	return negative ? -(s64)part : (s64)part;
 }
 
-/* A task that has waited this long is starved. Our choice: less than half of timeout_ms, which is 20 s. */
+/* A task that has waited for this time is starved. Our choice: less than half of timeout_ms (20 s). */
 #define FAIR_STARVED_WAIT (7 * NS_PER_S)
 
 /* Slice of a starved task: a thousand of them together hardly disturb other tasks. */
 #define FAIR_STARVED_SLICE (500 * NS_PER_US)
 
-/* The effective weight of a member of a group, whose runnable members have weights that add up to active. */
+/* The effective weight of a member of a group. active: the sum of the weights of the runnable members. */
 static inline u64 fair_member_weight(u64 group_weight, u64 member, u64 active)
 {
 	u64 weight = active > member ? group_weight * member / active : group_weight;

@@ -2,17 +2,17 @@
 /*
  * Servers: CPU time that is guaranteed on one CPU, in every period.
  *
- * Problem: A server must get its budget in every period whatever others do, and must not take what others
- *          were promised. What a server needs in the worst case is far more than what it usually needs.
+ * Problem: A server must get its budget in every period whatever other servers and tasks do, and must not
+ *          take what other servers were promised. A server needs far more in the worst case than usually.
  * How:     Mixed criticality with virtual deadlines (Akita, sections 3.2 to 3.5; EDF-VD: Baruah et al., ESA
  *          2011). In LO mode of a CPU each server has its optimistic budget, and servers of high criticality
  *          have an earlier, virtual deadline. HI mode begins when a server of high criticality used up its
  *          optimistic budget and wants more: then only servers of high criticality have budgets, the
  *          pessimistic ones, and their true deadlines hold.
  * Wakeups: The paper lets periods pass whether a server sleeps or not. A server that wakes late in its period
- *          with its whole budget would take what others were promised, since admission tests assume the work
- *          to be there when a period begins. Our rule is that of constant-bandwidth servers (Abeni and
- *          Buttazzo, RTSS 1998): a server that used less than its part of the period so far begins a new
+ *          with its whole budget would take what other servers were promised, since admission tests assume
+ *          the work to be there when a period begins. Our rule is that of constant-bandwidth servers (Abeni
+ *          and Buttazzo, RTSS 1998): a server that used less than its part of the period so far begins a new
  *          period when it wakes; a server that used more goes on with no more than its part of the rest. For
  *          high criticality this holds for both budgets: a server that used more than its optimistic part and
  *          less than its pessimistic part begins a new period with what is left of its optimistic budget.
@@ -73,7 +73,7 @@ static inline void server_next_period(struct server *s, u64 now)
 	server_start_period(s, now - s->deadline_ns < s->terms.period_ns ? s->deadline_ns : now);
 }
 
-/* A server becomes ready. */
+/* A server becomes ready: begins a period, or goes on with what is left of the present one. */
 static inline void server_wakeup(struct server *s, u64 now)
 {
 	const struct server_terms *terms = &s->terms;
@@ -118,7 +118,7 @@ static inline void server_wakeup(struct server *s, u64 now)
 	}
 }
 
-/* CPU time that the server may still use in its period. */
+/* The CPU time that the server may still use in its period. */
 static inline u64 server_runtime_left(const struct server *s)
 {
 	return s->used_ns < s->runtime_max_ns ? s->runtime_max_ns - s->used_ns : 0;
@@ -137,13 +137,13 @@ static inline bool server_overruns(const struct server *s)
 	       s->used_ns >= s->terms.budget_lo_ns && s->used_ns < s->runtime_max_ns;
 }
 
-/* The server needs HI mode: extends it. */
+/* Extends HI mode for a server that needs it. */
 static inline void server_extend_hi_mode(struct server *s, u64 now)
 {
 	s->hi_until_ns = now + s->terms.hi_periods * s->terms.period_ns;
 }
 
-/* What is left of the optimistic budget beyond the present chunk, while some is left. */
+/* The rest of the optimistic budget beyond the present chunk. Call only while there is such a rest. */
 static inline u64 server_later_chunks(const struct server *s)
 {
 	u64 runtime_left = s->terms.budget_lo_ns - s->used_ns;

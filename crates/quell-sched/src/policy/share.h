@@ -36,7 +36,7 @@
 #define SHARE_BEHIND_MAX (1 * NS_PER_S)
 
 /*
- * Half of a slice counts for no longer than that: of a crowd of tasks that are due little, a new task would
+ * Half of a slice counts for no longer than this: of a crowd of tasks that are due little, a new task would
  * else get nothing for seconds.
  */
 #define SHARE_HALF_SLICE_MAX (150 * NS_PER_MS)
@@ -70,8 +70,8 @@ static inline u64 share_service_time(u64 ns, u32 rate)
 }
 
 /*
- * The rate of a task that the rate solver does not know yet, by its weight among runnable tasks of weight sum
- * load on so many CPUs.
+ * The rate of a task that the rate solver does not know yet, by the task's weight among the runnable tasks,
+ * of weight sum load, that share the CPUs.
  */
 static inline u32 share_default_rate(u64 weight, u64 cpus, u64 load)
 {
@@ -80,7 +80,7 @@ static inline u32 share_default_rate(u64 weight, u64 cpus, u64 load)
 	return rate > SHARE_RATE_ONE ? SHARE_RATE_ONE : share_rate_floor(rate);
 }
 
-/* What to add to the time up to which a task has been served, to keep it within its bounds. */
+/* The time to add to served_until, up to which a task has been served, to keep it within its bounds. */
 static inline s64 share_served_clamp(u64 served_until, u64 now)
 {
 	s64 ahead = served_until - now;
@@ -106,7 +106,7 @@ static inline u64 share_vtime(u64 served_until, u32 rate)
 	return VCLOCK_START + served_until + share_half_slice(rate);
 }
 
-/* True if a task of that lag may have a request deadline, on so many CPUs that it shares. */
+/* True if a task of a lag may have a request deadline. cpus: the number of CPUs that the task shares. */
 static inline bool share_is_urgent(s64 lag, u64 cpus)
 {
 	u64 max = cpus * SHARE_URGENT_AHEAD;

@@ -22,16 +22,16 @@
 #define URGENCY_WORK_MIN (50 * NS_PER_US)
 #define URGENCY_AGE_MAX (200 * NS_PER_MS)
 #define URGENCY_AGE_RATIO 4
-/* How many requests the average is over. */
+/* The number of requests that the average is over. */
 #define URGENCY_AVG_REQUESTS 128
 
-/* How long work has waited since a time, when the task that does it has run for ran of that time. */
+/* For how long work has waited since a time, if the work's task has run for ran since then. */
 static inline u64 urgency_age(u64 since, u64 ran, u64 now)
 {
 	return now > since + ran ? now - since - ran : 0;
 }
 
-/* What counts of the age of so much work. */
+/* The part of an age that counts for a task's work. */
 static inline u64 urgency_age_credit(u64 age, u64 work)
 {
 	u64 max = URGENCY_AGE_RATIO * work;
@@ -42,8 +42,8 @@ static inline u64 urgency_age_credit(u64 age, u64 work)
 }
 
 /*
- * A task's work: the latency that is set, or its average burst; plus what its process usually spends on a
- * client's request. stretch in 1/16.
+ * A task's work: the latency that is set, or the task's average burst; plus the CPU time that the task's
+ * process usually spends on a client's request. stretch is in 1/16.
  */
 static inline u64 urgency_work(u64 latency_set, u64 burst_avg, u64 request_avg, u64 stretch)
 {
@@ -59,9 +59,9 @@ static inline u64 urgency_work(u64 latency_set, u64 burst_avg, u64 request_avg, 
 }
 
 /*
- * The average CPU time of a request, when a request comes in and the process spent so much since the request
- * before. nr_seen: requests before. A slow average, since requests overlap, so that some of the time is for
- * other requests, and since processes that serve alike should be treated alike.
+ * The average CPU time of a process's requests, when a request comes in. spent: CPU time of the process since
+ * the request before; nr_seen: number of requests before. A slow average, since requests overlap, so
+ * that some of the time is for other requests, and since processes that serve alike should be treated alike.
  */
 static inline u64 urgency_request_avg(u64 avg, u64 spent, u64 nr_seen)
 {
@@ -70,7 +70,7 @@ static inline u64 urgency_request_avg(u64 avg, u64 spent, u64 nr_seen)
 	return avg - avg / n + spent / n;
 }
 
-/* The average burst of a task, after a burst of that length. */
+/* The average burst of a task after a burst of ran. */
 static inline u64 urgency_burst_avg(u64 avg, u64 ran)
 {
 	return avg - avg / 4 + ran / 4;

@@ -1,50 +1,51 @@
 //! The reader's side of `quell/observe.h` (quell-bpf): structures that the kernel writes while they are read.
 //!
-//! Every field is an atomic of its own size, so a reference to such a structure in mapped memory
-//! is sound and each field is read whole. Fields that belong together are read by
+//! The build script writes these structures and constants from the compiler's description of the C side.
+//! Every field of a mapped structure is an atomic of its own size, so a reference to such a structure in
+//! mapped memory is sound and each field is read whole. Fields that belong together are read by
 //! [`ThreadSlot::copy`] and [`CpuLog::copy`], which try again until no writer interfered.
 
-use super::reading::{OCCASION_BUCKETS, RawThread, RawWaker, TenantIndex, WAIT_BUCKETS, WAKERS};
+use super::reading::{OCCASION_BUCKETS, RawThread, RawWaker, TenantIndex};
+use quell_bpf::from_bytes;
 use quell_model::{Pid, ThreadId, ThreadState, Tid};
 use std::sync::atomic::{
-    AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed},
     fence,
 };
 
+include!(concat!(env!("OUT_DIR"), "/shared.rs"));
+
+/// The counters of the monitor as a whole.
+pub type Stats = MonitorStats;
+
 /// The values of `enum thread_state`.
 pub mod state {
-    pub const BITS: u32 = 3;
-    pub const MASK: u64 = 7;
-    pub const FREE: u64 = 0;
-    pub const FLUX: u64 = 1;
-    pub const ENDED: u64 = 2;
-    pub const RUNNING: u64 = 4;
-    pub const READY: u64 = 5;
-    pub const BLOCKED: u64 = 6;
+    pub use super::{
+        STATE_BITS as BITS, STATE_BLOCKED as BLOCKED, STATE_ENDED as ENDED, STATE_FLUX as FLUX,
+        STATE_FREE as FREE, STATE_MASK as MASK, STATE_READY as READY, STATE_RUNNING as RUNNING,
+    };
 }
 
 /// The causes of a wait, `enum cause`: below [`cause::HOST`] a cause is a tenant's number.
 pub mod cause {
     /// Threads of no tenant had the CPU.
-    pub const HOST: usize = 256;
+    pub const HOST: usize = super::CAUSE_HOST;
     /// The CPU was idle: it was being woken up (wakeup latency of the kernel and the hardware).
-    pub const IDLE: usize = 257;
+    pub const IDLE: usize = super::CAUSE_IDLE;
     /// The thread's cgroup had used up its CPU bandwidth.
-    pub const BANDWIDTH: usize = 258;
+    pub const BANDWIDTH: usize = super::CAUSE_BANDWIDTH;
     /// The hypervisor had taken the CPU.
-    pub const STEAL: usize = 259;
+    pub const STEAL: usize = super::CAUSE_STEAL;
     /// No cause was recorded.
-    pub const UNKNOWN: usize = 260;
-    /// The number of entries for which a row has room.
-    pub(crate) const SPACE: usize = 512;
+    pub const UNKNOWN: usize = super::CAUSE_UNKNOWN;
 }
 
 /// The values of `enum process_event_kind`.
 pub mod event {
-    pub const CHANGED: u32 = 1;
-    pub const FORKED: u32 = 2;
-    pub const EXITED: u32 = 3;
+    pub use super::{
+        PROCESS_CHANGED as CHANGED, PROCESS_EXITED as EXITED, PROCESS_FORKED as FORKED,
+    };
+    /// The tenant of a process that is in none.
     pub const NO_TENANT: u32 = u32::MAX;
 }
 
@@ -53,112 +54,12 @@ const TID_BITS: u32 = 22;
 /// The number of attempts at a copy before it is given up.
 const TRIES: u32 = 10_000;
 
-#[derive(Debug)]
-#[repr(C)]
-pub struct Waker {
-    id: AtomicU64,
-    count: AtomicU32,
-    score: AtomicU32,
-}
-
-/// A thread's record in shared memory, `struct thread_slot`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct ThreadSlot {
-    stamp: AtomicU64,
-    run_ns: AtomicU64,
-    ready_ns: AtomicU64,
-    waits: AtomicU64,
-    switches: AtomicU64,
-    preemptions: AtomicU64,
-    wakeups: AtomicU64,
-    migrations: AtomicU64,
-    id: AtomicU64,
-    creator: AtomicU64,
-    tgid: AtomicU32,
-    generation: AtomicU32,
-    tenant: AtomicU16,
-    allowed_cpus: AtomicU16,
-    cpu: AtomicU32,
-    comm: [AtomicU64; 2],
-    affinity_word: AtomicU64,
-    slice_ns: AtomicU64,
-    static_prio: AtomicU8,
-    policy: AtomicU8,
-    halted: AtomicU8,
-    unused: AtomicU8,
-    tid: AtomicU32,
-    own: [AtomicU64; 6],
-    wakers: [Waker; WAKERS],
-    wait_histogram: [AtomicU32; WAIT_BUCKETS],
-    walk: [AtomicU64; 4],
-    limited_ns: AtomicU64,
-}
-
-const LOG_SEGMENTS: usize = 128;
-
-/// The values of `enum halt`.
-mod halt {
-    pub const STOPPED: u8 = 1;
-    pub const FROZEN: u8 = 2;
-}
-
-/// A CPU's record in shared memory, `struct cpu_log`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct CpuLog {
-    seq: AtomicU64,
-    first_ns: AtomicU64,
-    last_ns: AtomicU64,
-    idle_ns: AtomicU64,
-    steal_ns: AtomicU64,
-    running: AtomicU32,
-    head: AtomicU32,
-    unused: [AtomicU64; 2],
-    segments: [[AtomicU64; 2]; LOG_SEGMENTS],
-}
-
-/// The waiting time of a tenant's threads, `struct wait_row`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct WaitRow {
-    /// Waiting time by cause, in ns.
-    pub ns: [AtomicU64; cause::SPACE],
-}
-
-/// The counters of the monitor as a whole, `struct monitor_stats`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Stats {
-    /// The number of slots ever used.
-    pub used_slots: AtomicU64,
-    /// The number of threads that found no slot.
-    pub unmonitored: AtomicU64,
-    /// The number of process events that found the queue full.
-    pub events_lost: AtomicU64,
-}
-
-/// The size of `struct tid_page`, and the number of thread ids it holds.
-pub const TID_PAGE_BYTES: usize = 8192;
-pub const TIDS_PER_PAGE: u32 = 4096;
-/// Size of `struct process_event`.
-pub const EVENT_BYTES: usize = 16;
-/// Size of `struct tenant_occasions`: a lock and three numbers, a time, the histogram, the busy periods.
-pub const OCCASIONS_BYTES: usize = 40 + 8 * OCCASION_BUCKETS;
-
-// The same offsets as observe.h asserts.
-const _: () = {
-    use std::mem::{offset_of, size_of};
-    assert!(size_of::<Waker>() == 16);
-    assert!(size_of::<ThreadSlot>() == 448);
-    assert!(offset_of!(ThreadSlot, id) == 64);
-    assert!(offset_of!(ThreadSlot, comm) == 96);
-    assert!(offset_of!(ThreadSlot, slice_ns) == 120);
-    assert!(offset_of!(ThreadSlot, wakers) == 184);
-    assert!(offset_of!(ThreadSlot, wait_histogram) == 280);
-    assert!(size_of::<CpuLog>() == 64 + 16 * LOG_SEGMENTS);
-    assert!(size_of::<WaitRow>() == 4096);
-};
+/// The size of `struct tid_page`, in bytes.
+pub const TID_PAGE_BYTES: usize = size_of::<TidPage>();
+/// The size of `struct process_event`, in bytes.
+pub const EVENT_BYTES: usize = size_of::<ProcessEvent>();
+/// The size of `struct tenant_occasions`, in bytes.
+pub const OCCASIONS_BYTES: usize = size_of::<TenantOccasions>();
 
 impl ThreadSlot {
     /// The generation of the slot if its thread has ended; reads nothing else of the slot.
@@ -206,8 +107,8 @@ impl ThreadSlot {
     /// The way in which a blocked thread is blocked.
     fn blocked(&self) -> ThreadState {
         match self.halted.load(Relaxed) {
-            halt::STOPPED => ThreadState::Stopped,
-            halt::FROZEN => ThreadState::Frozen,
+            HALT_STOPPED => ThreadState::Stopped,
+            HALT_FROZEN => ThreadState::Frozen,
             _ => ThreadState::Blocked,
         }
     }
@@ -241,14 +142,14 @@ impl ThreadSlot {
             ready_ns: self.ready_ns.load(Relaxed) + waiting_ns,
             throttled_ns: self.limited_ns.load(Relaxed),
             waits: self.waits.load(Relaxed),
-            wait_histogram: std::array::from_fn(|i| self.wait_histogram[i].load(Relaxed)),
+            wait_histogram: self.wait_histogram.each_ref().map(|n| n.load(Relaxed)),
             switches: self.switches.load(Relaxed),
             preemptions: self.preemptions.load(Relaxed),
             wakeups: self.wakeups.load(Relaxed),
             migrations: self.migrations.load(Relaxed),
-            wakers: std::array::from_fn(|i| {
-                let id = self.wakers[i].id.load(Acquire);
-                let count = self.wakers[i].count.load(Relaxed);
+            wakers: self.wakers.each_ref().map(|waker| {
+                let id = waker.id.load(Acquire);
+                let count = waker.count.load(Relaxed);
                 (id != 0).then(|| RawWaker {
                     id: thread_id(id),
                     count,
@@ -319,13 +220,14 @@ impl CpuLog {
         };
         let mut more = segment(now.last_ns, now.running.into());
         let head = self.head.load(Acquire);
-        for back in 1..LOG_SEGMENTS as u32 {
-            let at = |back: u32| &self.segments[(head.wrapping_sub(back)) as usize % LOG_SEGMENTS];
-            let start_ns = at(back + 1)[0].load(Relaxed);
+        let length = self.segments.len();
+        for back in 1..length as u32 {
+            let at = |back: u32| &self.segments[(head.wrapping_sub(back)) as usize % length];
+            let start_ns = at(back + 1).end_ns.load(Relaxed);
             if !more || start_ns == 0 {
                 break;
             }
-            more = segment(start_ns, at(back)[1].load(Relaxed));
+            more = segment(start_ns, at(back).who.load(Relaxed));
         }
         segment(from_ns, cause::UNKNOWN as u64);
     }
@@ -375,38 +277,33 @@ impl OccasionsCopy {
         if bytes.len() != OCCASIONS_BYTES {
             return None;
         }
-        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
-        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
-        let (ready, blocked, running) = (u32_at(4)?, u32_at(8)?, u32_at(12)?);
-        let since_change_ns = time_ns.saturating_sub(u64_at(16)?);
-        let mut by_blocked_ns = [0; OCCASION_BUCKETS];
-        for (i, ns) in by_blocked_ns.iter_mut().enumerate() {
-            *ns = u64_at(24 + 8 * i)?;
+        let found: TenantOccasions = from_bytes(bytes);
+        let since_change_ns = time_ns.saturating_sub(found.last_ns);
+        let mut copy = OccasionsCopy {
+            ready: found.ready,
+            blocked: found.blocked,
+            by_blocked_ns: found.by_blocked_ns,
+            busy_ns: found.busy_ns,
+            busy_periods: found.busy_periods,
+        };
+        if found.ready > 0 {
+            let bucket = (found.blocked as usize).min(OCCASION_BUCKETS - 1);
+            copy.by_blocked_ns[bucket] += since_change_ns;
         }
-        if ready > 0 {
-            by_blocked_ns[(blocked as usize).min(OCCASION_BUCKETS - 1)] += since_change_ns;
+        if found.ready > 0 || found.running > 0 {
+            copy.busy_ns += since_change_ns;
         }
-        let mut busy_ns = u64_at(24 + 8 * OCCASION_BUCKETS)?;
-        if ready > 0 || running > 0 {
-            busy_ns += since_change_ns;
-        }
-        Some(OccasionsCopy {
-            ready,
-            blocked,
-            by_blocked_ns,
-            busy_ns,
-            busy_periods: u64_at(32 + 8 * OCCASION_BUCKETS)?,
-        })
+        Some(copy)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::reading::WAKERS;
     use super::*;
 
     fn slot(stamp: u64) -> ThreadSlot {
-        // SAFETY: all fields are atomic integers, for which zero bytes are valid.
-        let slot: ThreadSlot = unsafe { std::mem::zeroed() };
+        let slot = ThreadSlot::default();
         slot.stamp.store(stamp, Relaxed);
         slot.run_ns.store(1_000, Relaxed);
         slot.ready_ns.store(500, Relaxed);
@@ -501,8 +398,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_goes_on_is_for_who_had_the_cpu() {
-        // SAFETY: all fields are atomic integers, for which zero bytes are valid.
-        let log: CpuLog = unsafe { std::mem::zeroed() };
+        let log = CpuLog::default();
         let had = |from_ns, until_ns| {
             let mut list = Vec::new();
             log.who_had_it(from_ns, until_ns, |who, ns| list.push((who, ns)));
@@ -516,8 +412,8 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            log.segments[at][0].store(end_ns, Relaxed);
-            log.segments[at][1].store(who as u64, Relaxed);
+            log.segments[at].end_ns.store(end_ns, Relaxed);
+            log.segments[at].who.store(who as u64, Relaxed);
         }
         log.head.store(3, Relaxed);
         log.first_ns.store(100, Relaxed);

@@ -290,14 +290,6 @@ pub struct View<T: SharedMemory> {
     mapped: Mapped<T>,
 }
 
-// SAFETY: repr(C) structures of atomics of the sizes that the kernel writes, and padding.
-unsafe impl SharedMemory for ThreadSlot {}
-// SAFETY: as above.
-unsafe impl SharedMemory for CpuLog {}
-// SAFETY: as above.
-unsafe impl SharedMemory for WaitRow {}
-// SAFETY: as above.
-unsafe impl SharedMemory for Stats {}
 
 impl<T: SharedMemory> View<T> {
     /// A view of the first `entries` values of a mappable array map whose value is a `T`. The size of `T`

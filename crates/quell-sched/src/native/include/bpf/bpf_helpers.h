@@ -2,10 +2,10 @@
 /*
  * What the BPF programs take from libbpf and the kernel, for the native build: ../../quell.c says how.
  *
- * Problem: the programs are to be compiled as they are, without their meaning being changed.
- * How:     this folder stands in libbpf's place on the include path. Every kfunc is a function of the
- *          simulator; maps are told apart by their address; one simulation runs on a thread at a time, so atomics are
- *          plain.
+ * Problem: The programs are to be compiled as they are, and must keep their meaning.
+ * How:     This folder stands in libbpf's place on the include path. Every kfunc is a function of the
+ *          simulator; maps are told apart by their address; one simulation runs on a thread at a time, so
+ *          atomics are plain.
  */
 #ifndef QUELL_NATIVE_BPF_HELPERS_H
 #define QUELL_NATIVE_BPF_HELPERS_H
@@ -23,7 +23,10 @@ struct cgroup;
 #define __arg_trusted
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
-/* One of each for each simulation; arrays lie where the simulation has memory for them, as every thread of a program has all that is thread-local. */
+/*
+ * Each simulation has its own. Arrays lie in the simulation's memory: every thread of a program has all that
+ * is thread-local.
+ */
 #define PER_SCHEDULER static _Thread_local
 #define ARRAY_PER_SCHEDULER(type, name, count) static _Thread_local type *name
 #define SET_BY_LOADER static _Thread_local
@@ -48,7 +51,7 @@ struct cgroup;
 		old_;                                                                              \
 	})
 
-/* The newest kernel's functions are there, and no others. */
+/* The functions of the newest kernel exist, and no older ones. */
 #define bpf_ksym_exists(name) 1
 
 void *quell_native_storage(struct task_struct *p);
