@@ -39,7 +39,7 @@ use bpf_source::{BpfSource, Explained};
 use discover::Discovery;
 use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
-use quell_model::config::TenantSpec;
+use quell_model::config::{self, AgentTenant, TenantSpec};
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
 use quell_sys::clock;
 use sampler::{Period, Sampler};
@@ -293,7 +293,8 @@ impl Observer {
                     .map(|by| self.view.names[by].clone()),
                 limit_cpus: self.view.exclusive_cgroups.limit(index, stopped),
                 name: self.view.names[index].clone(),
-                spec: Arc::clone(&self.view.specs[index]),
+                spec: Arc::clone(&self.view.specs[index].0),
+                selectors: Arc::clone(&self.view.specs[index].1),
                 cgroup: self.view.exclusive_cgroups.of(index).cloned(),
                 threads,
                 ended,
