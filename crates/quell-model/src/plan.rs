@@ -116,7 +116,7 @@ impl fmt::Display for Advice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GroupPlan {
-    /// On CPUs that no other tenant uses.
+    /// The vCPUs run on CPUs that no other tenant uses.
     Own {
         /// The group's CPUs.
         cpus: CpuSet,
@@ -125,12 +125,12 @@ pub enum GroupPlan {
         /// How many CPUs the virtual machine lacks, because no more are free.
         lacks: u32,
     },
-    /// In the idle pool, with other virtual machines that are idle or batch.
+    /// The vCPUs run in the idle pool, with other virtual machines that are idle or batch.
     Shared {
         /// How many vCPUs should be online.
         online: u32,
     },
-    /// Where its owner put it: the pools do not include it.
+    /// The vCPUs run where the virtual machine's owner put them: the pools do not include the machine.
     Left {
         /// The reason, in words for operators.
         why: String,

@@ -149,7 +149,7 @@ pub struct ThreadSample {
     pub name: Arc<str>,
     /// The thread's function in its tenant.
     pub role: ThreadRole,
-    /// The thread that created it, where seen. A child inherits its creator's settings, so what
+    /// The thread that created this thread, where seen. A child inherits its creator's settings, so what
     /// a new thread has may be what Quell gave its creator and not what its owner chose.
     pub forked_by: Option<ThreadId>,
     /// The thread's state at the period's end.

@@ -97,7 +97,7 @@ impl CpuMax {
 /// A cgroup that a scenario needs: that of a group, or the own one of a container or VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cgroup {
-    /// The group's or the tenant's name; no two cgroups have the same.
+    /// The group's or the tenant's name; no two cgroups have the same name.
     pub name: TenantName,
     /// The parent cgroup, by its index; `None`: the root.
     pub parent: Option<usize>,

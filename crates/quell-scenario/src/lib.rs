@@ -4,9 +4,10 @@
 //! A scenario is read and checked completely before anything runs. Every error names the file, the key and
 //! the remedy; an unknown key gets the nearest known one as a suggestion.
 //!
-//! What an agent is told of a tenant is [`TenantSpec`](quell_model::config::TenantSpec) of `quell-model`, which
-//! a scenario's tenant has too ([`ScenarioTenant`]). The files of `quell admit` ([`HostFile`]) are here, because
-//! their hosts are a scenario's. The agent does not depend on this crate.
+//! A scenario's tenant ([`ScenarioTenant`]) has the terms that an agent is told of, which are
+//! [`TenantSpec`](quell_model::config::TenantSpec) in `quell-model`, and what its threads do. The files of
+//! `quell admit` ([`HostFile`]) are here because their hosts are a scenario's. The agent does not depend on this
+//! crate.
 //!
 //! Times in files are in the unit that their key ends in (`_us`, `_ms`); computed times are `u64` nanoseconds.
 //!

@@ -448,6 +448,7 @@ impl HostSpec {
         }
     }
 
+    /// Checks ranges, and that the host has either `cpus` or `topology`.
     pub(crate) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error =
             |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
@@ -478,6 +479,7 @@ impl HostSpec {
 }
 
 impl Load {
+    /// Checks ranges, and that the keys fit the kind of arrival; `key` is the load's key (`tenant[0].load`).
     fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))

@@ -1,15 +1,15 @@
 //! Single values of a scenario, set from the command line: `--set tenant.svc.count=4`.
 //!
-//! Why: an experiment that varies one value stays one file. How: a path names a value as the file does, and
-//! an element of an array of tables by its `name` or its number. A value that the file may not have is
-//! refused in the words used for the file.
+//! An experiment that varies one value stays one file. A path names a value as the file does, and an element
+//! of an array of tables by its `name` or its number, counted from 0. A value that the file itself may not
+//! have is refused with the file's own error.
 
 use quell_model::config::ConfigError;
 use std::path::Path;
 use std::str::FromStr;
 use toml::{Table, Value};
 
-/// A value and its key: `PATH=VALUE`.
+/// A value and its place in a scenario: `PATH=VALUE`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
     path: Vec<String>,
@@ -28,7 +28,7 @@ impl FromStr for Setting {
         if path.iter().any(String::is_empty) {
             return Err("the key must be names with dots between, such as tenant.svc.count".into());
         }
-        // Text that is no TOML value is a string without quotes.
+        // Text needs no quotes: what is no TOML value is taken as text.
         let parsed = format!("v = {written}").parse::<Table>().ok();
         let value = parsed.and_then(|mut table| table.remove("v"));
         let value = value.unwrap_or_else(|| Value::String(written.trim().into()));
@@ -90,7 +90,7 @@ impl Sweep {
         &self.key
     }
 
-    /// Every combination of the values of several sweeps; the last sweep varies fastest.
+    /// Every combination of the values of several sweeps; the last sweep's value varies fastest.
     pub fn product(sweeps: &[Sweep]) -> Vec<Vec<Setting>> {
         sweeps.iter().fold(vec![Vec::new()], |points, sweep| {
             let with = |point: &Vec<Setting>| {
@@ -105,11 +105,12 @@ impl Sweep {
     }
 }
 
-/// The text of a scenario with some values set; `file` is for messages.
+/// A scenario's text with some values set; `file` is for messages. The result is not checked: a key that a
+/// scenario does not have is added, and [`Scenario::parse`](crate::Scenario::parse) refuses it.
 ///
 /// # Errors
-/// Where the text is not TOML, or the path of a setting names no element of an array, or leads through a
-/// value that has no keys.
+/// The text is no TOML, a path leads through a value that is no table or to an element that an array does
+/// not have, or the result cannot be written as TOML.
 pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, ConfigError> {
     if settings.is_empty() {
         return Ok(text.to_string());
@@ -146,7 +147,7 @@ pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, Co
 
 fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
-        // A key that should not exist is refused with the rest of the file.
+        // A table is added for any key: the check of the whole scenario refuses a wrong one.
         Value::Table(table) => {
             let entry = table.entry(step);
             Some(entry.or_insert_with(|| Value::Table(Table::new())))

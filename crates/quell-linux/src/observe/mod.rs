@@ -150,7 +150,7 @@ impl Observer {
     ///
     /// # Errors
     /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
-    pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
+    pub fn follow(&mut self, tenants: &[AgentTenant]) -> Result<(), ObserveError> {
         let bpf = match &mut self.counters {
             Counters::Bpf(bpf) if BpfSource::can_follow(tenants.len()) => bpf,
             _ => {

@@ -125,7 +125,7 @@ pub struct AsymmetrySettings {
     pub weight_step_percent: f64,
     /// The part of its initial weight below which a thread gives none, in percent, 1 to 100 (ours).
     pub weight_floor_percent: f64,
-    /// Change of rescheduling latency in a period, in percent (paper: 10 down; up is ours, the same).
+    /// Change of rescheduling latency in a period, in percent (paper: 10 down; 10 up is ours).
     pub latency_step_percent: f64,
     /// Least rescheduling latency in µs (ours: the least slice EEVDF takes, 100 µs).
     pub latency_min_us: u64,
@@ -210,7 +210,7 @@ impl AgentFile {
         }
     }
 
-    /// Checks the conditions that span several keys.
+    /// Checks ranges, and the conditions that span several keys.
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
         if !(10..=10_000).contains(&self.agent.period_ms) {
             let message = format!("{} is outside 10 to 10000", self.agent.period_ms);

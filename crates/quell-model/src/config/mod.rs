@@ -1,7 +1,9 @@
-//! The TOML files: common types for the agent's `quell.toml`, scenarios and the hosts of `quell admit`.
+//! The agent's `quell.toml`, and what other TOML files share with it: a tenant's terms ([`TenantSpec`]), the
+//! `[criticality]` table, and errors.
 //!
 //! A file is read and checked completely before anything uses it. Every error names the file, the
-//! key and the remedy; an unknown key gets the nearest known one as a suggestion.
+//! key and the remedy; an unknown key gets the nearest key that the file has as a suggestion, and a key of
+//! another file is explained.
 
 mod agent;
 mod parse;
