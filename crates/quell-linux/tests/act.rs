@@ -715,11 +715,12 @@ fn what_is_handed_over_stays_bound_and_nothing_else_stays() {
     assert_eq!(victim.seen(), before);
 }
 
-/// A cpuset of its own, which goes when its processes have ended.
+/// A cpuset made for a test, which is removed when its processes have ended.
 struct Cpuset(PathBuf);
 
 impl Cpuset {
-    /// One of all CPUs with a process of so many threads in it; `None`, and said, where that cannot be.
+    /// A cpuset of all CPUs with a process of `threads` threads in it; `None` where the machine has no cpuset
+    /// hierarchy, or too few CPUs.
     fn with_victim(actuator: &Actuator, what: &str, threads: usize) -> Option<(Cpuset, Victim)> {
         let name = format!("quell-test-{what}-{}", std::process::id());
         let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);

@@ -1,7 +1,7 @@
 //! Clocks, in ns.
 //!
-//! Reading a clock fails only if the kernel does not have it. All clocks named here exist on every Linux since
-//! 2.6.39, so that these functions return a number and no error (0 if the kernel did refuse).
+//! Reading a clock fails only if the kernel does not have the clock. All clocks named here exist on every
+//! Linux since 2.6.39, so that these functions return a number and no error (0 if the kernel did refuse).
 
 pub use nix::time::ClockId;
 use nix::time::clock_gettime;

@@ -17,7 +17,7 @@ pub fn read_entries(directory: impl AsFd, buffer: &mut [u8]) -> io::Result<usize
     check(unsafe { libc::syscall(libc::SYS_getdents64, fd, bytes, size) })
 }
 
-/// The number of bytes in a pipe that nobody has read yet (`FIONREAD`).
+/// The number of bytes that were written to a pipe and not read yet (`FIONREAD`).
 ///
 /// # Errors
 /// The call fails if the descriptor is no pipe, socket or terminal (`ENOTTY`).

@@ -13,8 +13,8 @@ use nix::sys::mman::{MmapAdvise, madvise};
 use nix::unistd::SysconfVar;
 use std::ptr::{self, NonNull};
 
-/// Has all threads allocate from one heap, with the GNU C library; others do so anyway. For a program that has
-/// not started another thread. If the library refuses, each thread has a heap as before.
+/// Has all threads allocate from one heap, where the C library is GNU's, which by default has several heaps.
+/// For a program that has not started another thread. If the library refuses, it has several heaps as before.
 pub fn use_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a setting of the allocator, which takes a lock of its own.
@@ -37,7 +37,7 @@ unsafe extern "C" fn trim(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) 
     // SAFETY: dl_iterate_phdr passes an object that lives as long as this call.
     let object = unsafe { &*object };
     for at in 0..usize::from(object.dlpi_phnum) {
-        // SAFETY: there are so many headers, and they are part of the object.
+        // SAFETY: the object has `dlpi_phnum` headers, and they live as long as the object.
         let header = unsafe { &*object.dlpi_phdr.add(at) };
         if header.p_type != PT_LOAD || header.p_flags & PF_W != 0 {
             continue;

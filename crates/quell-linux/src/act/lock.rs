@@ -25,8 +25,11 @@ pub(super) struct HostLock {
 }
 
 impl HostLock {
-    /// Takes the lock, creating its folder if it does not exist; an error only if another process has the
-    /// lock.
+    /// Takes the lock, creating its folder if it does not exist. Where the file cannot be used the lock is not
+    /// held, and `missing` says why.
+    ///
+    /// # Errors
+    /// The call fails if another process has the lock ([`ActError::Locked`]).
     pub fn take(path: &Path) -> Result<HostLock, ActError> {
         if let Some(folder) = path.parent() {
             // A failure shows when the file cannot be created.

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The time for which undoing waits for all guests together, the parts of domains included. A virtual CPU comes or goes in some 30 ms, in a loaded nested
-/// guest in 1.6 s.
+/// The time for which undoing waits for all guests together, the parts of domains included. A virtual CPU
+/// comes or goes in some 30 ms, in a loaded nested guest in 1.6 s.
 const WITHIN: Duration = Duration::from_secs(15);
 
 /// Undoes the changes that a journal records, and keeps a copy of a damaged journal for inspection.

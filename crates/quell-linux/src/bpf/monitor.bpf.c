@@ -4,7 +4,7 @@
  *
  * Each trace point looks up the thread's slot and does what the headers describe:
  *
- *   waits.bpf.h      who had each CPU, and for whom ready threads waited
+ *   waits.bpf.h      which tenant had each CPU, and for which tenant ready threads waited
  *   occasions.bpf.h  how many of a tenant's threads are blocked while others are ready
  *   wakers.bpf.h     which threads wake a thread
  *   threads.bpf.h    the thread's states and counters

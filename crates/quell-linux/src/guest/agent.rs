@@ -21,14 +21,14 @@ use std::time::Duration;
 /// The bytes of a file that are asked for at once; in base64 they take a third more.
 const READ_AT_ONCE: u64 = 48 << 10;
 /// The most such reads of a file: a host of 256 CPUs writes 100 KiB into `/proc/stat`.
-const READS_MOST: usize = 16;
+const READS_MAX: usize = 16;
 /// A number of virtual CPUs above that of any guest.
-const VCPUS_MOST: usize = 8192;
+const VCPUS_MAX: usize = 8192;
 /// The additional time that one virtual CPU may need to come or go: 0.1 s, in a loaded nested guest 1.6 s
 /// (measured).
 const PER_VCPU: Duration = Duration::from_secs(2);
 /// The number of characters to which a text from a guest is shortened.
-const WORDS_MOST: usize = 200;
+const TEXT_MAX: usize = 200;
 
 /// The connection that leads to a guest agent.
 pub trait Channel {
@@ -118,7 +118,7 @@ impl<C: Channel> Agent<C> {
         };
         self.stat = Some((self.channel.agent(), handle));
         let mut text = Vec::new();
-        for _ in 0..READS_MOST {
+        for _ in 0..READS_MAX {
             let read = json!({ "handle": handle, "count": READ_AT_ONCE });
             let part: Part = self.ask("guest-file-read", &read, self.within)?;
             let bytes = BASE64.decode(part.buf_b64);
@@ -133,7 +133,7 @@ impl<C: Channel> Agent<C> {
     fn vcpus(&mut self) -> Result<Vec<Vcpu>, GuestError> {
         let command = "guest-get-vcpus";
         let mut vcpus: Vec<Vcpu> = self.ask(command, &json!({}), self.within)?;
-        if vcpus.is_empty() || vcpus.len() > VCPUS_MOST {
+        if vcpus.is_empty() || vcpus.len() > VCPUS_MAX {
             return Err(nonsense(command, &format!("{} CPUs", vcpus.len())));
         }
         vcpus.sort_by_key(|it| it.logical_id);
@@ -226,7 +226,7 @@ pub(super) fn shortened(text: &str) -> String {
     let printable = text
         .chars()
         .map(|it| if it.is_control() { ' ' } else { it });
-    printable.take(WORDS_MOST).collect()
+    printable.take(TEXT_MAX).collect()
 }
 
 #[cfg(test)]

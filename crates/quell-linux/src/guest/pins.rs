@@ -2,8 +2,9 @@
 //! keeps such pins: the affinities of its threads are what the manager made of the pins, with cpusets around
 //! the threads that would refuse other CPUs.
 //!
-//! This module has the data only: which part has which CPUs, and its text in the journal. `guests` keeps the
-//! pins that libvirt reported; `act::libvirt_pins` decides which pins to change, and gives the originals back.
+//! This module has the data only: which part has which CPUs, and the text of that in the journal. `guests`
+//! keeps the pins that libvirt reported; `act::libvirt_pins` decides which pins to change, and gives the
+//! originals back.
 
 use quell_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// The number of questions that can wait: a reading and a change.
-const WAITING_MOST: usize = 2;
+const WAITING_MAX: usize = 2;
 
 /// A question to a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Watched {
     /// # Errors
     /// The call fails if the system cannot start another thread.
     pub fn new(mut guest: Box<dyn Guest>) -> io::Result<Watched> {
-        let (questions, asked) = sync_channel(WAITING_MOST);
+        let (questions, asked) = sync_channel(WAITING_MAX);
         let (say, answers) = channel();
         let thread = thread::Builder::new()
             .name("quell-guest".into())

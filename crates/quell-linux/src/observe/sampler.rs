@@ -14,7 +14,6 @@
 //!   the wait when `schedstat` counts it. The part of an unfinished wait before its first whole period is
 //!   counted when the wait ends; the part that does not fit beside the run time of that period is counted
 //!   in the periods after it while the thread goes on wanting a CPU.
-//!   on wanting a CPU.
 
 use super::ObserveError;
 use super::discover::Discovery;

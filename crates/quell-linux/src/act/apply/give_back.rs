@@ -67,8 +67,8 @@ impl Actuator {
     }
 }
 
-/// The originals that are to be written, of the settings `attrs`; `None` if the thread has ended. Settings that
-/// another program has changed are forgotten, which is noted.
+/// The originals that are to be written, of the settings `attrs`; `None` if the thread has ended. Settings
+/// that another program has changed are forgotten, which is noted.
 fn originals(
     host: &Host,
     id: ThreadId,

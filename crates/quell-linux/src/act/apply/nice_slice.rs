@@ -47,7 +47,8 @@ fn slice_for(latency_ns: u64, default_ns: u64) -> u64 {
     latency_ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS).min(default_ns)
 }
 
-/// Writes a thread's nice value and slice as far as the change has them. Returns false if the thread has ended.
+/// Writes a thread's nice value and slice as far as the change has them. Returns false if the thread has
+/// ended.
 pub(super) fn write_nice_and_slice(
     acting: &mut Acting<'_>,
     id: ThreadId,

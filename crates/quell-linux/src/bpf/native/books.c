@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The monitor as a native library, for the test of its books (observe/monitor/books.rs): the programs that the kernel
- * runs, compiled as they are.
+ * The monitor as a native library, for the test of its counters (observe/monitor/books.rs): the programs that
+ * the kernel runs, compiled as they are.
  *
- * Problem: what the monitor counts is to be compared with what threads did, over histories that no kernel can be
- *          made to have, with events that are not told.
- * How:     the headers in include/bpf stand in libbpf's place. Maps are arrays; they, the clock and the tasks are each
- *          thread's own, so that tests run side by side. The test knows a task by its number, keeps its fields
- *          true and tells events.
+ * Problem: what the monitor counts is to be compared with what threads did, over histories that no kernel can
+ *          be made to have, with events that the monitor does not get.
+ * How:     the headers in include/bpf stand in libbpf's place. Maps are arrays; maps, clock and tasks are
+ *          local to the test's thread, so that tests run side by side. The test knows a task by its number,
+ *          keeps the task's fields true and calls the programs at each event.
  */
 #include "../monitor.bpf.c"
 
@@ -96,7 +96,7 @@ long books_delete(const void *map, const void *key)
 	return -1;
 }
 
-/* What happens to processes is told to nobody. */
+/* Only free slots are a queue here; the events of processes are dropped, since no test reads them. */
 long books_push(const void *map, const void *value)
 {
 	if (map == &free_slots && books.frees < SLOTS)
@@ -124,7 +124,7 @@ void books_reset(void)
 	}
 }
 
-/* The reader's side has the same. */
+/* The layout of `Task` in observe/monitor/books.rs. */
 struct books_task {
 	u64 start_ns, arrival_ns;
 	u32 pid, tgid, group, cpu, state, on_cpu, on_rq, exiting, live;

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The greatest size of an answer, in bytes.
-const ANSWER_MOST: usize = 256 << 10;
+const ANSWER_MAX: usize = 256 << 10;
 /// The bytes of an answer that are read at once: the buffer is on the stack of each guest's thread.
 const READ_AT_ONCE: usize = 2 << 10;
 /// The byte that precedes an answer to `guest-sync-delimited`.
@@ -202,8 +202,8 @@ impl Connection {
                 return Ok(line);
             }
             looked_at = self.rest.len();
-            if looked_at > ANSWER_MOST {
-                let error = format!("an answer of more than {ANSWER_MOST} bytes");
+            if looked_at > ANSWER_MAX {
+                let error = format!("an answer of more than {ANSWER_MAX} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
             }
             let left = deadline.saturating_duration_since(Instant::now());

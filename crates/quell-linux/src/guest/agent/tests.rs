@@ -114,7 +114,7 @@ fn a_file_without_end_is_not_read_to_it() {
             return out.write_all(b"{\"return\": 7}\n");
         }
         reads += 1;
-        assert!(reads <= READS_MOST);
+        assert!(reads <= READS_MAX);
         out.write_all(part.as_bytes())
     });
     let error = agent.stat().unwrap_err().to_string();

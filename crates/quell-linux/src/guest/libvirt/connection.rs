@@ -73,7 +73,7 @@ impl Connection {
             usize::try_from(count).map_err(|_| failed(self.api, "virConnectListAllDomains"))?;
         let mut uuids = Vec::new();
         for at in 0..count {
-            // SAFETY: the array has so many domains; each is freed once, after its last use.
+            // SAFETY: the array has `count` domains; each is freed once, after its last use.
             unsafe {
                 let domain = *all.add(at);
                 uuids.extend(uuid_of(self.api, domain));

@@ -18,11 +18,11 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 /// The greatest size of an answer, in bytes.
-const ANSWER_MOST: usize = 256 << 10;
+const ANSWER_MAX: usize = 256 << 10;
 /// `/proc` counts in ticks of USER_HZ.
 const TICK_NS: u64 = 10_000_000;
 /// A number of virtual CPUs above that of any domain.
-const VCPUS_MOST: c_int = 8192;
+const VCPUS_MAX: c_int = 8192;
 
 /// A domain that can be asked, told and pinned.
 #[derive(Debug)]
@@ -198,9 +198,9 @@ impl Handle {
             libc::free(answer.cast());
             bytes
         };
-        match bytes.len() <= ANSWER_MOST {
+        match bytes.len() <= ANSWER_MAX {
             true => Ok(bytes),
-            false => Err(nonsense(command, &format!("more than {ANSWER_MOST} bytes"))),
+            false => Err(nonsense(command, &format!("more than {ANSWER_MAX} bytes"))),
         }
     }
 
@@ -236,7 +236,7 @@ impl Handle {
         let mut pins = Pins::default();
         // SAFETY: the domain is valid.
         let vcpus = unsafe { (api.virDomainGetVcpusFlags)(self.as_ptr(), VCPUS_MAXIMUM) };
-        if !(1..=VCPUS_MOST).contains(&vcpus) {
+        if !(1..=VCPUS_MAX).contains(&vcpus) {
             return Err(self.failed("virDomainGetVcpusFlags"));
         }
         let mut maps = vec![0u8; vcpus as usize * bytes];
@@ -270,7 +270,7 @@ impl Handle {
             return Err(self.failed("virDomainGetIOThreadInfo"));
         }
         for at in 0..count as usize {
-            // SAFETY: the array has so many entries; each has a map of as many bytes as it says, and is freed
+            // SAFETY: the array has `count` entries; each has a map of as many bytes as it says, and is freed
             // once after its last use.
             unsafe {
                 let info = *infos.add(at);
@@ -293,7 +293,7 @@ impl Handle {
         let mut map = to_map(cpus, map_bytes());
         let (domain, length) = (self.as_ptr(), map.len() as c_int);
         let map = map.as_mut_ptr();
-        // SAFETY: the domain is valid; the map has so many bytes, is read only, and outlives the calls.
+        // SAFETY: the domain is valid; the map has `length` bytes, is read only, and outlives the calls.
         let (call, done) = unsafe {
             match part {
                 Part::Vcpu(number) => (

@@ -115,7 +115,7 @@ use native::*;
 
 fn slot(index: usize) -> &'static ThreadSlot {
     assert!(index < SLOTS);
-    // SAFETY: the array has so many elements, of the layout that both sides assert, and lives as long as this
+    // SAFETY: the array has SLOTS elements, of the layout that both sides assert, and lives as long as this
     // thread, beyond which no reference is kept; all fields are atomics.
     unsafe { &*books_slots().add(index) }
 }
