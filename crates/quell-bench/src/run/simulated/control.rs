@@ -15,16 +15,16 @@ use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One of them.
+/// What acts on a simulated machine beside its scheduler.
 pub trait Controller {
-    /// When it acts next; `u64::MAX`: no more. Time begins at 0.
+    /// When it acts next, in ns since the simulation's beginning; `u64::MAX`: no more.
     fn next_ns(&self) -> u64;
 
     /// How many CPUs tenants have for themselves at the moment, emulators' among them; none: CPUs are
     /// everybody's.
     fn held(&self) -> Option<u32>;
 
-    /// Looks and acts. `answers` are those since it last did.
+    /// Looks and acts. `answers` are those since the controller last acted.
     fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]);
 }
 
