@@ -718,7 +718,7 @@ fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
     groups
 }
 
-/// Whose a tenant of the simulation is.
+/// Which tenant of the scenario a tenant of the simulation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The scenario's tenant, by its number among the instances.
