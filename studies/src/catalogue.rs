@@ -56,7 +56,7 @@ const OWN: &Scenarios = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::Scenario;
+    use quell_scenario::Scenario;
     use std::path::Path;
 
     #[test]

@@ -6,7 +6,8 @@ use crate::classes::{Bvt, Credit, Credit2, Oldest, Warp};
 use quell_bench::run::simulated::{Controller, Owner};
 use quell_bench::side::{Extra, Side, Sides, SimulatedSide};
 use quell_model::Topology;
-use quell_model::config::{TenantClass, TenantInstance, TenantSpec};
+use quell_model::config::{TenantClass, TenantSpec};
+use quell_scenario::TenantInstance;
 use quell_sim::{Class, Machine};
 
 /// The sides that `quell-studies` can name: the product's, and these.

@@ -5,7 +5,7 @@
 use quell_bench::progress::Progress;
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::{BenchOptions, simulated};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use quell_studies::catalogue::CATALOGUE;
 use quell_studies::sides::SIDES;
 use std::path::{Path, PathBuf};

@@ -133,7 +133,7 @@ impl Stock for StockInterfaces {
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
-        Actuator::reset_for_reload(self, bound)
+        self.0.reset_for_reload(bound)
     }
 
     fn restore(&mut self) -> RestoreReport {

@@ -9,7 +9,7 @@ use anyhow::Context;
 use quell_bench::result::Substrate;
 use quell_bench::set::Setting;
 use quell_bench::side::{Side, Sides};
-use quell_model::config::Scenario;
+use quell_scenario::Scenario;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -14,8 +14,9 @@
 
 use super::{Move, Parties, dyniso, equal_split};
 use quell_bench::run::simulated::{Controller, Owner, for_emulators};
-use quell_model::config::{TenantClass, TenantInstance, TenantKind};
+use quell_model::config::{TenantClass, TenantKind};
 use quell_model::{CpuId, CpuSet, ThreadRole};
+use quell_scenario::TenantInstance;
 use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
 /// Tenants that have the same cores.
@@ -314,7 +315,7 @@ mod tests {
     use quell_bench::run::simulated::{check, owners};
     use quell_bench::side::{Extra, Side, Simulated, SimulatedSide};
     use quell_bench::workload::load::{Plan, request_seed};
-    use quell_model::config::Scenario;
+    use quell_scenario::Scenario;
     use quell_sim::{Costs, Fair, Load, Request, Tenant, Vm};
     use std::path::Path;
 

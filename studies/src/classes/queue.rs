@@ -119,7 +119,7 @@ impl<K: Ord + Copy> Ready<K> {
 mod tests {
     use super::*;
     use quell_model::Topology;
-    use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+    use quell_scenario::{Count, Step, ThreadProgram, TimeUs};
     use quell_sim::{Costs, Fifo, Simulation, Tenant};
 
     #[test]

@@ -226,7 +226,7 @@ mod tests {
             let file = entry.unwrap().path();
             let case = Case::read(&file).unwrap();
             let text = scenario(&case, "find").unwrap();
-            let parsed = quell_model::config::Scenario::parse(Path::new("find.toml"), &text);
+            let parsed = quell_scenario::Scenario::parse(Path::new("find.toml"), &text);
             let scenario =
                 parsed.unwrap_or_else(|error| panic!("{}: {error}\n{text}", file.display()));
             let tasks = &case.workload.tasks;

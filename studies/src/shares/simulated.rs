@@ -7,8 +7,8 @@ use super::told::Told;
 use crate::sides::Baseline;
 use quell_bench::run::simulated::engine;
 use quell_bench::side::Side;
-use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
+use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 

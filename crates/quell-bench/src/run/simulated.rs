@@ -322,7 +322,7 @@ pub fn engine(
 /// A VM tenant under a side. Its guest has the EEVDF of Linux 6.12, as Debian 13 does, and costs in the guest
 /// are those of the host; on the ideal machine the VM costs nothing, and its guest serves the oldest request
 /// first, too.
-fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
+fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let extra = match side {
         Side::Extra(extra) => Some(extra),
         _ => None,
@@ -808,7 +808,7 @@ mod tests {
         for it in [one, two, process] {
             assert!((1800..2200).contains(&it.requests), "{}", it.requests);
             assert!(it.errors == 0 && it.work.is_none());
-                // 20 % of a CPU for the work, and what a VM costs.
+            // 20 % of a CPU for the work, and what a VM costs.
             let cpu = it.cpu_ns as f64 / it.length_ns as f64;
             assert!((0.18..1.5).contains(&cpu), "{cpu}");
         }

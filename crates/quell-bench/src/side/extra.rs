@@ -2,7 +2,8 @@
 
 use crate::run::simulated::{Controller, Owner};
 use quell_model::Topology;
-use quell_model::config::{TenantInstance, TenantSpec};
+use quell_model::config::TenantSpec;
+use quell_scenario::TenantInstance;
 use quell_sim::{Class, Machine};
 use std::fmt;
 use std::ops::Deref;

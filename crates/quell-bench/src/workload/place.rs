@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use quell_model::CpuSet;
-use quell_model::config::{ConfigError, Scenario};
+use quell_model::config::ConfigError;
+use quell_scenario::Scenario;
 use quell_sys::process;
 use quell_sys::sched::{CALLER, affinity, set_affinity_to_all};
 use std::fs::File;

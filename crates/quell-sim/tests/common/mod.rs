@@ -3,7 +3,6 @@
 
 pub mod every_class;
 
-use quell_scenario::{Scenario, ThreadProgram};
 use quell_model::{Cpu, CpuId, Nice, TenantWeight, Topology};
 use quell_scenario::{Scenario, ThreadProgram};
 use quell_sched::Options;

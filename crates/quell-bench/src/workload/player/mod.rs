@@ -19,7 +19,7 @@ pub use quell_sys::clock::thread_cpu_ns;
 use anyhow::Context;
 use interpret::{Shared, Thread};
 use quell_model::CpuSet;
-use quell_model::config::ThreadProgram;
+use quell_scenario::ThreadProgram;
 use quell_sys::mapping::{Access, Mapped};
 use quell_sys::sched::{CALLER, affinity, set_affinity};
 use serde::{Deserialize, Serialize};

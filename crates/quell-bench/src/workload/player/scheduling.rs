@@ -1,7 +1,7 @@
 //! How a thread is scheduled: policy, nice value or priority, and slice, as its program says.
 
 use anyhow::{Context, ensure};
-use quell_model::config::{ThreadPolicy, ThreadProgram};
+use quell_scenario::{ThreadPolicy, ThreadProgram};
 use quell_sys::sched::{CALLER, SchedAttr};
 use std::io;
 

@@ -290,7 +290,6 @@ pub struct View<T: SharedMemory> {
     mapped: Mapped<T>,
 }
 
-
 impl<T: SharedMemory> View<T> {
     /// A view of the first `entries` values of a mappable array map whose value is a `T`. The size of `T`
     /// must be a multiple of 8 (the map's stride).

@@ -3,7 +3,8 @@ use super::super::{Bench, Course, engine, owners, prepare};
 use super::*;
 use crate::run::BenchOptions;
 use quell_model::Plan;
-use quell_model::config::{Criticality, HostScheduler, Server, TenantSpec};
+use quell_model::config::{Criticality, Server, TenantSpec};
+use quell_scenario::HostScheduler;
 use quell_sim::{Costs, Fair, Happening, Tenant, Vm};
 use quell_testkit::audit::{Audit, Event};
 use rand::{Rng, SeedableRng};
@@ -224,9 +225,9 @@ fn course(side: Side, text: &str, seconds: u64) -> Course {
     let end = seconds * 1000 * MS;
     for (number, tenant) in bench.instances.iter().enumerate() {
         let load = bench.load(&options.scenario, tenant, number as u64, end);
-        let inside = Tenant::new(&tenant.spec.threads, load.unwrap());
-        if tenant.spec.kind == TenantKind::Vm {
-            let vcpus = tenant.spec.vcpus.unwrap();
+        let inside = Tenant::new(&tenant.table.threads, load.unwrap());
+        if tenant.table.spec.kind == TenantKind::Vm {
+            let vcpus = tenant.table.spec.vcpus.unwrap();
             let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
             simulation.add_tenant_in(vm, inside);
         } else {
