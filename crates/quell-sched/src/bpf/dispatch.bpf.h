@@ -38,7 +38,7 @@
 #include "migrate.bpf.h"
 #include "throttle.bpf.h"
 
-/* Rules 10 and 11. */
+/* Rules 10 and 11. True if a task waits in the LLC's DSQs. */
 static __always_inline bool has_queued(struct llc_ctx *llc)
 {
 	return llc && llc->nr_queued;
@@ -207,7 +207,7 @@ __global_subprog int steal_lagging(struct dispatch_candidates *cands, u32 other,
 	return dsq_move_to_local(llc_dsq(other));
 }
 
-/* Renews the slice of the CPU's task. */
+/* Renews the slice of the CPU's task: rules 2, 9 and 13. */
 __global_subprog int renew_slice(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
@@ -262,13 +262,13 @@ static __always_inline bool precedes_server_dsq(struct task_ctx *t, u32 server)
 	return !first || !deadline_before(first, t->deadline);
 }
 
-/* Rule 2. */
+/* Rule 2. t: prev's context, or NULL; server: the picked server, 0: best effort. */
 static __always_inline bool should_keep_served(struct task_ctx *t, u32 server)
 {
 	return server && t && t->on_server == server;
 }
 
-/* Rule 1. */
+/* Rule 1. False if the server serves prev, and prev precedes the first task in the server's DSQ. */
 static __always_inline bool should_run_server(struct task_ctx *t, u32 server)
 {
 	return server && !(should_keep_served(t, server) && precedes_server_dsq(t, server));
@@ -334,7 +334,7 @@ static __always_inline bool steal_from_other_llcs(u32 llc_id)
 	return false;
 }
 
-/* Rule 12. */
+/* Rule 12. The best server is ready and has budget. */
 static __always_inline bool should_run_best_server(struct server_rq *srq)
 {
 	return srq && srq->nr_servers && srq->best_server;
