@@ -51,7 +51,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `socket`, replacing a socket that nobody listens on any more, and serves the
+    /// Listens on `socket`, in the place of a socket that no process listens on any more, and serves the
     /// state from a new thread. Only the agent's own user may connect (mode 0600).
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The receiver only hangs up when the thread is gone already.
+        // Sending fails only when the thread has ended already.
         let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(thread) = self.thread.take() {
             if thread.join().is_err() {
@@ -142,7 +142,7 @@ fn listen(path: &Path) -> Result<UnixListener, AgentError> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    // A leftover of a dead process of the same id.
+    // A dead process of this id may have left the folder.
     clean();
     let bound = bind();
     clean();
@@ -191,7 +191,7 @@ async fn serve(
                 .header_read_timeout(HEAD_TIME)
                 .max_buf_size(MAX_HEAD)
                 .keep_alive(false)
-                // Who has said all there is to say still waits for the answer.
+                // A client that has sent all of its request still waits for the answer.
                 .half_close(true)
                 .serve_connection(TokioIo::new(stream), service);
             match tokio::time::timeout(CONNECTION_TIME, connection).await {

@@ -1,20 +1,21 @@
-//! Which way of acting is used: Quell's own scheduler where the kernel takes it, stock interfaces
-//! elsewhere.
+//! The choice of a backend: Quell's own scheduler where the kernel takes it, stock interfaces elsewhere.
 //!
-//! Problem: the scheduler can end at any moment: the kernel throws it out when a thread waits too
-//! long, another one takes its place, a bug ends it. The tenants must not lose their agent for that.
-//! Approach: the stock actuator is always there. With a scheduler loaded it sets the tenants'
-//! cgroup weights only, which the scheduler respects; threads' weights and latencies go to the scheduler. When
-//! that has ended, its reason is said, the same plans go to stock interfaces from the same period on, and
-//! loading is tried again: at once where the kernel asks for it (CPU hotplug), else after
-//! [`RETRY_FIRST_NS`], then twice as long each time, up to [`RETRY_MOST_NS`].
-//! A scheduler that ran for [`PROVEN_NS`] begins anew at the first step.
+//! Problem: the scheduler can end at any moment: the kernel ends it when a thread waits too long, another
+//! scheduler takes its place, or a bug ends it. The tenants must not lose their agent for that.
+//! Approach: the stock actuator is always there. Beside a loaded scheduler it sets cgroup weights, affinities
+//! and what guests are told, all of which the scheduler respects; threads' weights, latencies and servers go
+//! to the scheduler ([`SchedulerActuator`]). When the scheduler has ended, the log has the reason, plans go
+//! to stock interfaces from the same period on, and the scheduler is loaded again: at once where the kernel
+//! asks for it (CPU hotplug), otherwise after [`RETRY_FIRST_NS`], then after twice as long each time, up to
+//! [`RETRY_MOST_NS`]. After a scheduler that ran for [`PROVEN_NS`] the first step is [`RETRY_FIRST_NS`]
+//! again.
 //!
-//! A plan may want the kernel's own scheduler for a while ([`Plan::kernel_scheduler`]): then Quell's is unloaded, the plan goes to stock interfaces,
-//! and it is loaded with the first plan that does not.
+//! A plan may ask for the kernel's own scheduler for a while ([`Plan::kernel_scheduler`]). Quell's scheduler
+//! is then unloaded, the plan goes to stock interfaces, and the scheduler is loaded with the first plan that
+//! does not ask for it.
 //!
-//! There is nothing to journal: what the scheduler was told ends with it, and it ends with this
-//! process, in whatever way that ends.
+//! Nothing is journaled: the scheduler's settings end with the scheduler, and the scheduler ends with this
+//! process, in whatever way the process ends.
 
 use crate::io::{Choice, HostActuator, Stock};
 use quell_control::{Act, SchedulerActuator, SchedulerCalls};
@@ -29,16 +30,16 @@ use quell_sched::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Before the first new try.
+/// The pause before the scheduler is loaded again for the first time.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
-/// Between tries, at most.
+/// The longest pause before the scheduler is loaded again.
 const RETRY_MOST_NS: u64 = 300_000_000_000;
-/// A scheduler that ran for so long is a good one.
+/// A scheduler that ran for so long counts as working: its end does not lengthen the pause.
 const PROVEN_NS: u64 = 600_000_000_000;
 
-/// What loads schedulers: the kernel, or a script in tests.
+/// Loads schedulers: into the kernel, or as a script in tests.
 pub(crate) trait Loader {
-    /// Loads one with those options, which counts in the place of those trace points.
+    /// Loads a scheduler with these options, which counts in the place of these trace points.
     fn load(
         &mut self,
         options: &Options,
@@ -48,9 +49,9 @@ pub(crate) trait Loader {
 
 /// A loaded scheduler, which ends when dropped.
 pub(crate) trait Loaded: SchedulerCalls {
-    /// What its servers got, each at its number.
+    /// What the scheduler's servers got, each at its number.
     fn servers(&self) -> Result<Vec<ServerStats>, SchedError>;
-    /// How it ended, once it has.
+    /// How the scheduler ended; `None` while it runs.
     fn exited(&self) -> Result<Option<Exit>, SchedError>;
 }
 
@@ -77,7 +78,7 @@ impl Loader for Kernel {
                 trace_points: None,
             }));
         };
-        // From here on the trace points come back in whatever way this ends.
+        // From here on, dropping `observing` starts the trace points again, also where loading fails.
         let mut observing = Observing {
             scheduler: None,
             trace_points: Some(points.clone()),
@@ -101,7 +102,7 @@ struct Observing {
 
 impl Drop for Observing {
     fn drop(&mut self) {
-        // First, so that no event counts twice.
+        // The scheduler ends before the trace points start, so that no event counts twice.
         self.scheduler = None;
         if let Some(points) = &self.trace_points {
             points
@@ -146,20 +147,20 @@ impl Loaded for Observing {
     }
 }
 
-/// Acts in the most precise way there is at the moment.
+/// Carries out plans through the scheduler while one is loaded, and through stock interfaces otherwise.
 pub(crate) struct Backends<L> {
     stock: Box<dyn Stock>,
     loader: L,
-    /// What to load the scheduler with; `None`: it is not wanted.
+    /// The options to load the scheduler with; `None`: the scheduler is not wanted.
     wanted: Option<Options>,
-    /// The observer's, which a scheduler stands in for.
+    /// The observer's trace points, which a scheduler stands in for.
     trace_points: Option<TracePoints>,
     scheduler: Option<Running>,
     retry: Retry,
-    /// It is not loaded because the kernel's own was wanted: since when it ran before.
+    /// While a plan asks for the kernel's own scheduler: since when Quell's ran before.
     gave_way_since_ns: Option<u64>,
     broken: BTreeMap<TenantName, u64>,
-    /// To say in the next report.
+    /// Notes for the next report.
     notes: Vec<Note>,
 }
 
@@ -167,19 +168,19 @@ pub(crate) struct Backends<L> {
 struct Running {
     scheduler: Box<dyn Loaded>,
     options: Options,
-    /// When the first plan after loading came.
+    /// The time of the first plan after loading.
     since_ns: Option<u64>,
     actuator: SchedulerActuator,
     /// How many periods each of the last plan's servers missed, by its number.
     missed: BTreeMap<u32, u64>,
 }
 
-/// When to try again.
+/// When to load the scheduler again.
 #[derive(Debug, Default, PartialEq)]
 struct Retry {
-    /// Not before; `None`: at the next period.
+    /// The earliest time; `None`: at the next period.
     at_ns: Option<u64>,
-    /// How long to wait after the next failure; 0: the first step.
+    /// The pause after the next failure; 0: [`RETRY_FIRST_NS`].
     step_ns: u64,
 }
 
@@ -193,7 +194,7 @@ impl Retry {
 }
 
 impl<L: Loader> Backends<L> {
-    /// With `stock` for what no scheduler does. Nothing is loaded before [`HostActuator::choose`].
+    /// Backends with `stock` for what no scheduler does. Nothing is loaded before [`HostActuator::choose`].
     pub(crate) fn new(stock: Box<dyn Stock>, loader: L) -> Backends<L> {
         Backends {
             stock,
@@ -221,7 +222,8 @@ impl<L: Loader> Backends<L> {
         Ok(())
     }
 
-    /// The kernel's own scheduler is wanted for now. That is no failure, so that nothing delays loading it again.
+    /// Unloads the scheduler, as a plan asks for the kernel's own. This is no failure, so that nothing delays
+    /// loading it again.
     fn give_way(&mut self, now_ns: u64) {
         if self.has_ended(now_ns) {
             return;
@@ -232,7 +234,7 @@ impl<L: Loader> Backends<L> {
         }
     }
 
-    /// Notices a scheduler's end, and tries again when it is time.
+    /// Notices the scheduler's end, and loads it again when it is time.
     fn watch(&mut self, now_ns: u64) {
         if self.has_ended(now_ns) || self.scheduler.is_some() {
             return;
@@ -262,7 +264,7 @@ impl<L: Loader> Backends<L> {
         }
     }
 
-    /// Whether the scheduler has ended and is not to be loaded again at once; it is said why.
+    /// Whether the scheduler has ended and is not to be loaded again at once. A note has the reason.
     fn has_ended(&mut self, now_ns: u64) -> bool {
         if let Some(running) = &mut self.scheduler {
             let since_ns = *running.since_ns.get_or_insert(now_ns);
@@ -331,7 +333,8 @@ impl<L: Loader> Act for Backends<L> {
 
 impl<L: Loader> HostActuator for Backends<L> {
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice {
-        // Those of another monitor: a scheduler that is loaded counts for the one before, so it is loaded anew.
+        // The trace points are another monitor's, and the loaded scheduler counts for the previous monitor:
+        // it is loaded anew.
         let moved = trace_points != self.trace_points;
         self.trace_points = trace_points;
         self.retry = Retry::default();
@@ -346,10 +349,11 @@ impl<L: Loader> HostActuator for Backends<L> {
         };
         let same = |running: &Running| running.options == options && !moved;
         if !self.scheduler.as_ref().is_some_and(same) {
-            // Ends the one there is first: the kernel takes one at a time.
+            // The loaded scheduler ends first: the kernel takes one at a time.
             let promised = self.scheduler.take().is_some_and(|it| it.promises());
             if let Err(error) = self.load(&options) {
-                // A configuration that is refused for it leaves the one before in force: from the next period on.
+                // A configuration that is refused for this leaves the previous one in force, from the next
+                // period on.
                 self.wanted = before.filter(|_| needs_scheduler(config));
                 return stock(error.to_string());
             }
@@ -388,7 +392,7 @@ impl<L: Loader> HostActuator for Backends<L> {
 }
 
 impl Running {
-    /// Whether the last plan promised somebody something.
+    /// Whether the last plan had promises.
     fn promises(&self) -> bool {
         !self.missed.is_empty()
     }
@@ -399,7 +403,8 @@ impl Running {
         self.actuator.apply(stock, scheduler, snapshot, plan)
     }
 
-    /// Adds the periods since the last plan in which a server went short, to those of the tenant whose threads it serves.
+    /// Adds the periods since the last plan in which a server missed its budget to the broken promises of the
+    /// tenant of its threads.
     fn look_for_broken(&mut self, plan: &Plan, broken: &mut BTreeMap<TenantName, u64>) {
         if plan.servers.is_empty() {
             self.missed.clear();
@@ -417,7 +422,7 @@ impl Running {
                     continue;
                 };
                 missed.insert(number, stats.missed);
-                // Who had the number before is another matter.
+                // A server that is new to the plan may have the number of an ended one, and its count.
                 let before = self.missed.get(&number).unwrap_or(&stats.missed);
                 match stats.missed.saturating_sub(*before) {
                     0 => {}
@@ -428,13 +433,14 @@ impl Running {
         self.missed = missed;
     }
 
-    /// Takes back all that it was told.
+    /// Takes back all that the scheduler was told.
     fn forget(&mut self) {
         self.actuator.forget(self.scheduler.as_mut());
     }
 }
 
-/// What [`HostActuator::choose`] would come to on this host, as far as can be told without trying.
+/// The choice that [`HostActuator::choose`] would make on this host, as far as that is known without loading
+/// the scheduler.
 pub(crate) fn expected(config: &AgentFile) -> Choice {
     let tried = options(config)
         .and_then(|_| Scheduler::supported().map_err(|unsupported| unsupported.to_string()));
@@ -449,11 +455,11 @@ pub(crate) fn expected(config: &AgentFile) -> Choice {
 
 /// Whether the configuration is refused where the scheduler cannot be used.
 pub(crate) fn needs_scheduler(config: &AgentFile) -> bool {
-    // What nothing would keep is not promised.
+    // Without the scheduler nothing keeps promises of CPU time.
     config.agent.has(Mechanism::Criticality) || config.agent.backend == Backend::SchedExt
 }
 
-/// What to load the scheduler with, or why it is not wanted.
+/// The options to load the scheduler with, or the reason why it is not wanted.
 fn options(config: &AgentFile) -> Result<Options, String> {
     if config.agent.backend == Backend::Stock {
         return Err("the configuration says so".into());

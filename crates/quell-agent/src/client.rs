@@ -26,7 +26,7 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens on the socket.
+    /// No process listens on the socket.
     #[error("no agent answers on {}; start one with `quell run -c /etc/quell/quell.toml` or `systemctl start quell`, \
              or name another socket with `--socket`", socket.display())]
     NotRunning {
@@ -65,27 +65,39 @@ impl Client {
         }
     }
 
-    /// The socket it asks on.
+    /// The socket of the agent.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// `GET /v1/status`, the tenants' figures over the last ten seconds.
+    ///
+    /// # Errors
+    /// As [`Client::text`], or when the answer is not of this version.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.json("/v1/status")
     }
 
     /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
     pub fn status_over(&self, window_s: u32) -> Result<Status, ClientError> {
         self.json(&format!("/v1/status?window_s={window_s}"))
     }
 
     /// `GET /v1/matrix`, the window being the last `window_s` seconds.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
     pub fn matrix(&self, window_s: u32) -> Result<Matrix, ClientError> {
         self.json(&format!("/v1/matrix?window_s={window_s}"))
     }
 
     /// `GET /v1/explain/TENANT`.
+    ///
+    /// # Errors
+    /// As [`Client::status`]; and when there is no such tenant.
     pub fn explain(&self, tenant: &str) -> Result<Explain, ClientError> {
         // Names are letters, digits, `.`, `_`, `-`; the rest is escaped so that the agent, not
         // a broken request, says that there is no such tenant.
@@ -102,21 +114,33 @@ impl Client {
     }
 
     /// `GET /v1/decisions`: those from number `since` on.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
     pub fn decisions(&self, since: u64) -> Result<Decisions, ClientError> {
         self.json(&format!("/v1/decisions?since={since}"))
     }
 
     /// `GET /v1/admission`.
+    ///
+    /// # Errors
+    /// As [`Client::status`]; and when nothing is promised.
     pub fn admission(&self) -> Result<Admission, ClientError> {
         self.json("/v1/admission")
     }
 
     /// `GET /v1/snapshot`.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
     pub fn snapshot(&self) -> Result<SnapshotAnswer, ClientError> {
         self.json("/v1/snapshot")
     }
 
     /// `GET` of any path: the answer's text.
+    ///
+    /// # Errors
+    /// When no agent answers on the socket, the conversation breaks off, or the answer is an error.
     pub fn text(&self, path: &str) -> Result<String, ClientError> {
         let (status, body) = self.get(path)?;
         let text = String::from_utf8_lossy(&body).into_owned();

@@ -1,8 +1,9 @@
-//! The control loop: observe, decide, act, once per period.
+//! The agent's control loop: the step of observe, decide and act ([`quell_control::period()`]), once per
+//! period.
 //!
-//! Whatever happens, the host is left as it was: every way out of [`Controller::run`], a panic
-//! included, goes through [`Actuator::restore`](quell_linux::act::Actuator::restore). What a
-//! period cannot do is said once and counted; a period never waits for a client or a log reader.
+//! Whatever happens, the host is left as it was: every way out of [`Controller::run`], a panic included, goes
+//! through [`HostActuator::restore`]. What a period cannot do is logged at a limited rate and counted; a
+//! period never waits for a client or a log reader.
 
 use crate::clock::{Clock, Wake};
 use crate::io::{HostActuator, HostObserver};
@@ -23,32 +24,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
-/// So many failed observations in a row end the agent: it must not hold settings in place that it
-/// can no longer judge.
+/// So many failed observations in a row end the agent: it must not keep settings in force that it can no
+/// longer judge.
 const MAX_FAILURES: u32 = 10;
 
 /// What a configuration makes: the parts that a reload replaces.
 pub struct Assembly {
     /// The configuration.
     pub config: AgentFile,
-    /// What decides; `None` only observes.
+    /// The policy; `None`: the agent only observes.
     pub policy: Option<Box<dyn Policy>>,
-    /// What the API says of them.
+    /// What the API says of the configuration.
     pub facts: Facts,
 }
 
-/// Where configurations come from, and what they make.
+/// Reads configurations and makes the loop's parts by them.
 pub trait Assemble {
-    /// Reads the configuration anew, to take the place of that one, by which something was promised.
+    /// Reads the configuration anew. `before` is the one in force, and `given` are the promises made by it.
     ///
     /// # Errors
-    /// What is wrong with it, or would break a promise.
+    /// When the new configuration is wrong, or would break a promise.
     fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError>;
 
-    /// Makes its parts, for who observes its tenants and the actuator there is. What was promised goes on.
+    /// Makes a configuration's parts, for this observer of its tenants and this actuator. The promises
+    /// `given` stay in force.
     ///
     /// # Errors
-    /// Why this host cannot have it.
+    /// When this host cannot have the configuration.
     fn make(
         &mut self,
         config: AgentFile,
@@ -66,18 +68,18 @@ pub struct Controller {
     assemble: Box<dyn Assemble>,
     reporter: Reporter,
     notifier: Notifier,
-    /// Whether everything has been put back.
+    /// Whether all settings have been put back.
     finished: bool,
 }
 
-/// Says what happens in the loop, in the log and in what the API reads.
+/// Reports what happens in the loop, in the log and in the state that the API reads.
 struct Reporter {
     state: Arc<SharedState>,
     /// Failed observations in a row.
     failures: u32,
-    /// Tenants warned about since the configuration was read.
+    /// The tenants without processes that were warned about since the configuration was read.
     unmatched: BTreeSet<TenantName>,
-    /// The last plan's.
+    /// The effects in the last plan.
     effects: Arc<Vec<Effect>>,
     say_overrun: RateLimit,
     say_failure: RateLimit,
@@ -85,7 +87,7 @@ struct Reporter {
 }
 
 impl Controller {
-    /// A loop that has not begun. Without an actuator it decides and changes nothing.
+    /// A loop that has not begun. Without an actuator the loop decides and changes nothing.
     pub fn new(
         parts: Assembly,
         observer: Box<dyn HostObserver>,
@@ -112,13 +114,13 @@ impl Controller {
         }
     }
 
-    /// Runs periods until the clock says stop, then puts everything back. `None`: there was
-    /// nothing to put back as nothing was ever changed.
+    /// Runs periods until the clock says stop, then puts all settings back. `None`: without an actuator
+    /// nothing was ever changed.
     ///
     /// # Errors
-    /// Why the loop had to end before it was told to, or what could not be put back.
+    /// When the loop had to end before the clock said stop, or when not all settings could be put back.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Option<RestoreReport>, AgentError> {
-        // The loop's own state is not used after a panic, except to put back what is journaled.
+        // After a panic the loop's state is used only to put back what is journaled.
         let ended = catch_unwind(AssertUnwindSafe(|| self.periods(clock)))
             .unwrap_or_else(|panic| Err(AgentError::Panicked(panic_text(&*panic))));
         self.notifier.stopping();
@@ -126,7 +128,7 @@ impl Controller {
             error!("{e}; putting everything back");
         }
         let restored = self.finish();
-        // The first failure is the one to report; what could not be put back is logged.
+        // The first failure is returned; settings that could not be put back are in the log.
         ended.and(restored)
     }
 
@@ -160,7 +162,7 @@ impl Controller {
         }
     }
 
-    /// One period. Errors only when the loop must end.
+    /// Runs one period. Returns an error only when the loop must end.
     fn period(&mut self) -> Result<(), AgentError> {
         let policy = match &mut self.parts.policy {
             Some(policy) => Some(policy.as_mut() as &mut dyn Policy),
@@ -179,7 +181,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Says what a completed period came to.
+    /// Reports and publishes a completed period.
     fn publish(&mut self, period: Period) {
         let Period {
             snapshot,
@@ -218,7 +220,7 @@ impl Controller {
     fn failed(&mut self, e: ObserveError) -> Result<(), AgentError> {
         self.reporter.failures += 1;
         self.reporter.state.count_observe_error();
-        // Alive: the end after too many failures is to be this loop's, not the watchdog's.
+        // The watchdog is fed: this loop, not the watchdog, ends the agent after too many failures.
         self.notifier.alive();
         if self.reporter.failures >= MAX_FAILURES {
             return Err(AgentError::TooManyErrors {
@@ -235,7 +237,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Reads the configuration anew; a bad one changes nothing.
+    /// Reads the configuration anew; a wrong one changes nothing.
     fn reload(&mut self) {
         match self.renew() {
             Ok(()) => {
@@ -251,8 +253,8 @@ impl Controller {
         }
     }
 
-    /// With a good one what Quell set is put back first: the new policy must see what the owners chose, not what the old one wrote. What was
-    /// promised is not interrupted for that.
+    /// Puts a right configuration in force. What Quell set is put back first: the new policy must see what
+    /// the owners chose, not what the previous policy set. Promises are not interrupted for that.
     fn renew(&mut self) -> Result<(), AgentError> {
         let plan = self.reporter.state.plan().unwrap_or_default();
         let config = self.assemble.read(&self.parts.config, &plan.given)?;
@@ -283,7 +285,7 @@ impl Controller {
         }
     }
 
-    /// Puts everything back, once.
+    /// Puts all settings back, once.
     fn finish(&mut self) -> Result<Option<RestoreReport>, AgentError> {
         self.finished = true;
         let Some(actuator) = &mut self.actuator else {
@@ -354,7 +356,7 @@ impl Reporter {
         }
     }
 
-    /// What trials have newly shown of a lever is said.
+    /// Logs what trials have newly shown of a lever.
     fn tell_findings(&mut self, plan: &Plan, now_ns: u64) {
         if Arc::ptr_eq(&self.effects, &plan.effects) {
             return;
@@ -372,7 +374,8 @@ impl Reporter {
         self.effects = plan.effects.clone();
     }
 
-    /// A selector that matches nothing is often a typing mistake, so it is said in the log, once; while it holds it is a remark.
+    /// Warns once of tenants without processes: a selector that matches nothing is often a typing mistake.
+    /// While it matches nothing, the tenant has a remark.
     fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
         let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
         let names = none.map(|tenant| &tenant.name);
@@ -396,13 +399,13 @@ impl Reporter {
 impl Drop for Controller {
     fn drop(&mut self) {
         if !self.finished {
-            // Already logged, and there is nobody left to tell.
+            // An error is in the log already, and no caller is left to return it to.
             let _ = self.finish();
         }
     }
 }
 
-/// The threads that are bound for a promise which the configuration has, too.
+/// The threads bound to a CPU for a promise that the new configuration has as well.
 fn bound(plan: &Plan, config: &AgentFile) -> BTreeSet<ThreadId> {
     let asks = |name: &TenantName| {
         let mut tenants = config.tenants.iter();

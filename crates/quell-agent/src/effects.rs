@@ -12,7 +12,8 @@ pub fn name(lever: Lever) -> &'static str {
     }
 }
 
-/// What a lever does, and what is known of it; `now_ns` is CLOCK_MONOTONIC. With a tenant, what it does to that one.
+/// What a lever does, and what is known of its effect: on all tenants, or on `tenant`. `now_ns` is
+/// CLOCK_MONOTONIC.
 pub fn line(effect: &Effect, tenant: Option<&TenantName>, now_ns: u64) -> String {
     let mut text = format!("{}: ", name(effect.lever));
     let known = match tenant {

@@ -1,4 +1,4 @@
-//! Why the agent could not start or had to end.
+//! The reasons why the agent could not start or had to end.
 
 use quell_linux::act::ActError;
 use quell_linux::observe::ObserveError;
@@ -6,7 +6,7 @@ use quell_model::config::ConfigError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the agent could not start or had to end.
+/// The reason why the agent could not start or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The configuration is wrong.
@@ -45,7 +45,7 @@ pub enum AgentError {
         /// Why not, and what to do.
         message: String,
     },
-    /// The system refused something every Linux host has.
+    /// The system refused a call that every Linux host has.
     #[error("cannot {what}: {source}")]
     System {
         /// What was tried.

@@ -1,13 +1,16 @@
-//! What tenants deserved of the host, and what they received: for `explain`.
+//! Each tenant's fair share of the host, and what it received: for `explain`.
 //!
-//! Problem: shares are owed over seconds, by weight, and depend on what everybody wanted meanwhile and where threads
-//! may run; a period is too short to judge by, and the loop must not pay for answers nobody asked for.
-//! Approach: the loop adds up what each thread ran and waited, over windows of [`WINDOW_NS`] that follow one another.
-//! Only who asks has the last one's ideal solved ([`quell_policy::share::ideal`]).
-//! Limits: a thread that slept in the window is taken to have got all that it wanted, one that never did to have wanted
-//! a CPU for as long as it was there, but for what a bandwidth limit stopped it. What the rest of the host used is taken as
-//! given. Tenants count as siblings, by the configuration's weights and with their cgroups' limits; their cgroups' parents' weights are not
-//! looked at. Threads that ended in the window wanted what they used.
+//! Problem: a tenant's share is due over seconds, by weight, and depends on the demand of all tenants and on
+//! where threads may run. A period is too short to judge by, and the loop must not pay for answers that no
+//! client asked for.
+//! Approach: the loop adds up what each thread ran and waited, over windows of [`WINDOW_NS`] that follow one
+//! another. Only a client's request has the last window's max-min fair division solved
+//! ([`quell_policy::share::ideal`]).
+//! Limits: a thread that slept in the window is taken to have got all that it wanted. A thread that never
+//! slept is taken to have wanted a CPU for as long as it existed, less the time for which a bandwidth limit
+//! stopped it. What the rest of the host used is taken as given. Tenants count as siblings, by the
+//! configuration's weights and with their cgroups' limits; the weights of their cgroups' parents are ignored.
+//! Threads that ended in the window wanted what they used.
 
 use crate::wire::ShareExplain;
 use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId, ThreadSample};
@@ -18,11 +21,11 @@ use std::sync::Arc;
 /// The least length of a window.
 const WINDOW_NS: u64 = 2_000_000_000;
 
-/// Of a thread's time, the part in which it ran or was ready from which on it counts as never asleep: sources that tell a
-/// wait once it ends do not know of the one that goes on at the window's end, which may be 100 ms of 2 s.
+/// A thread that ran or was ready for this part of its time counts as never asleep: sources that count a wait
+/// when it ends do not know the wait that goes on at the window's end, which may be 100 ms of 2 s.
 const NEVER_ASLEEP: f64 = 0.95;
 
-/// The window that is being added up, and the last whole one.
+/// The window that is being added up, and the last complete window.
 #[derive(Debug, Default)]
 pub struct Accounts {
     now: Window,
@@ -33,9 +36,9 @@ pub struct Accounts {
 #[derive(Debug, Clone, Default)]
 pub struct Window {
     length_ns: u64,
-    /// Time that the CPUs were not idle; `None` where that was not seen.
+    /// Time for which the CPUs were not idle; `None` where that was not seen.
     busy_ns: Option<u64>,
-    /// The CPUs that were online at its end.
+    /// The CPUs that were online at the window's end.
     cpus: CpuSet,
     tenants: BTreeMap<TenantName, Tenant>,
 }
@@ -43,22 +46,22 @@ pub struct Window {
 #[derive(Debug, Clone, Default)]
 struct Tenant {
     weight: TenantWeight,
-    /// The last seen, in CPUs.
+    /// The bandwidth limit that was seen last, in CPUs.
     limit: Option<f64>,
-    /// What threads used that ended.
+    /// CPU time of threads that ended.
     ended_ns: u64,
     /// Ascending by id, as snapshots have them.
     threads: Vec<Used>,
 }
 
-/// Of one thread.
+/// The sums of one thread.
 #[derive(Debug, Clone)]
 struct Used {
     id: ThreadId,
     run_ns: u64,
     /// `None` where that was not seen.
     ready_ns: Option<u64>,
-    /// For how long it was there.
+    /// The time for which the thread existed.
     seen_ns: u64,
     cpus: Arc<CpuSet>,
 }
@@ -96,14 +99,15 @@ impl Accounts {
         }
     }
 
-    /// The last whole window.
+    /// The last complete window.
     pub fn last(&self) -> Option<Arc<Window>> {
         self.last.clone()
     }
 }
 
 impl Tenant {
-    /// A thread's sums, from place `at` on; `at` becomes the place after it, where the next thread's may be.
+    /// A thread's sums, searched for from place `at` on; `at` becomes the place after them, where the next
+    /// thread's may be.
     fn of(&mut self, thread: &ThreadSample, at: &mut usize) -> &mut Used {
         let later = self.threads[*at..]
             .iter()
@@ -125,7 +129,7 @@ impl Tenant {
 }
 
 impl Window {
-    /// A tenant's part of it; `None` where the source does not show who waited.
+    /// A tenant's part of the window; `None` where the source does not show which threads waited.
     pub fn share(&self, name: &TenantName) -> Option<ShareExplain> {
         let (problem, ideal) = self.ideal()?;
         let at = self.tenants.keys().position(|other| other == name)?;
@@ -149,7 +153,7 @@ impl Window {
         })
     }
 
-    /// Who wanted what, tenants in the order of their names, and what each deserved of it.
+    /// Each tenant's demand, in the order of their names, and its fair share of that.
     fn ideal(&self) -> Option<(Problem, Ideal)> {
         let length = self.length_ns as f64;
         let mut problem = Problem {
@@ -175,7 +179,7 @@ impl Window {
                 let demand = if asleep { used.run_ns } else { wanted };
                 run_ns += used.run_ns;
                 let cpus = used.cpus.intersection(&self.cpus);
-                // Its CPUs went offline since; it runs somewhere.
+                // All CPUs of its affinity went offline since, so that the kernel runs it anywhere.
                 let cpus = if cpus.is_empty() {
                     self.cpus.clone()
                 } else {
@@ -203,7 +207,8 @@ impl Window {
         Some((problem, ideal))
     }
 
-    /// A group's threads that are not known one by one, and used so much: one for each CPU, as each may use one at most.
+    /// Stands for threads of a group that are not known one by one and used this much: one for each CPU, as a
+    /// thread uses one CPU at most.
     fn anywhere(&self, group: usize, run_ns: u64) -> impl Iterator<Item = Thread> {
         let count = self.cpus.len();
         let demand = run_ns as f64 / self.length_ns as f64 / count as f64;
@@ -223,7 +228,8 @@ mod tests {
     use crate::testing::snapshot;
     use quell_model::ReadyTime;
 
-    /// Two CPUs for two seconds. `a` has three busy threads, `b` one that runs a quarter of the time and sleeps.
+    /// Two CPUs for two seconds. `a` has three busy threads, `b` one that runs a quarter of the time and
+    /// sleeps.
     fn accounts(ready: bool) -> Accounts {
         let mut accounts = Accounts::default();
         let mut snapshot = snapshot(0, &[("a", 3), ("b", 1)]);

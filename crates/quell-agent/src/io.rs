@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a host's snapshots come from.
 pub trait HostObserver: Observe<Error = ObserveError> {
-    /// Where its figures come from.
+    /// The source of the figures.
     fn source(&self) -> Source;
-    /// Why they do not come from BPF, when they do not.
+    /// The reason why the figures do not come from BPF; `None` where they do.
     fn fallback_reason(&self) -> Option<&str>;
-    /// Takes back a snapshot that nobody needs any more, for its memory.
+    /// Takes back a snapshot that is not needed any more, to use its memory again.
     fn recycle(&mut self, _snapshot: Snapshot) {}
     /// The trace points that a scheduler can stand in for, where there are any.
     fn trace_points(&self) -> Option<TracePoints> {
@@ -23,7 +23,7 @@ pub trait HostObserver: Observe<Error = ObserveError> {
     /// Observes the tenants of another configuration from now on.
     ///
     /// # Errors
-    /// When that is not possible; it goes on with those that it had.
+    /// When those tenants cannot be observed; the observer goes on with its present tenants.
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError>;
 }
 
@@ -32,17 +32,17 @@ pub trait HostObserver: Observe<Error = ObserveError> {
 pub struct Choice {
     /// Never [`Backend::Auto`].
     pub backend: Backend,
-    /// Why not the scheduler, where it is not.
+    /// The reason why the scheduler is not used; `None` where it is.
     pub reason: Option<String>,
 }
 
 /// Acts through the kernel's stock interfaces.
 pub trait Stock: Act {
-    /// The tenants of whose plan something does not hold, and what and why.
+    /// The tenants of which a part of the plan does not hold, with that part and the reason.
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
-    /// Puts everything back, except that these threads stay where they are bound to.
+    /// Puts all settings back, except that these threads stay bound to their CPUs.
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
-    /// Puts everything back.
+    /// Puts all settings back.
     fn restore(&mut self) -> RestoreReport;
 }
 
@@ -50,18 +50,19 @@ pub trait Stock: Act {
 pub trait HostActuator: Act {
     /// Prepares for the plans of a configuration. A scheduler stands in for the observer's trace points.
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice;
-    /// The tenants of whose plan something does not hold, and what and why.
+    /// The tenants of which a part of the plan does not hold, with that part and the reason.
     fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
-    /// How many promises of CPU time were broken since the start, by tenant.
+    /// The number of periods since the start in which a promise of CPU time was broken, by tenant.
     fn broken(&self) -> &BTreeMap<TenantName, u64>;
-    /// Puts back what a policy sees of the host, for one that begins: it must see what the owners chose. These threads stay
-    /// where they are bound to, and what a scheduler was told holds until the next plan says otherwise.
+    /// Puts back what a policy sees of the host, before another policy begins: it must see what the owners
+    /// chose. These threads stay bound to their CPUs, and what the scheduler was told holds until the next
+    /// plan says otherwise.
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
-    /// Puts everything back.
+    /// Puts all settings back.
     fn restore(&mut self) -> RestoreReport;
 }
 
-/// The host's observer. Guests are asked as well, where the configuration wants it.
+/// The host's observer. With pools it asks the guests as well.
 pub(crate) struct Asking {
     observer: Observer,
     guests: Guests,

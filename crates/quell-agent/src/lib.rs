@@ -1,8 +1,9 @@
-//! The agent: the control loop and its API. The only place that joins observe, decide and act.
+//! The agent: the control loop of a host and its API.
 //!
-//! [`run()`] is the whole program behind `quell run`: one thread does observe, decide, act each period
-//! ([`control`]); another answers the API ([`api`]) from what the first publishes ([`state`]).
-//! [`client`] asks that API for the command line, in the types of [`wire`].
+//! [`run()`] is the whole program behind `quell run`. One thread observes, decides and acts in each period
+//! ([`control`], around [`quell_control::period()`]) and publishes the results ([`state`]). Another thread
+//! answers the API ([`api`]) from them. [`client`] asks that API for the command line, in the types of
+//! [`wire`].
 
 pub mod api;
 mod backend;

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Reads `quell.toml` and checks all of it, selectors included, without touching the host.
 ///
 /// # Errors
-/// What is wrong, with file, key and what would be right.
+/// When the file cannot be read, or is wrong: with file, key and what would be right.
 pub fn load(path: &Path) -> Result<AgentFile, AgentError> {
     let text = std::fs::read(path).map_err(|source| AgentError::ReadConfig {
         path: path.into(),
@@ -24,7 +24,7 @@ pub fn load(path: &Path) -> Result<AgentFile, AgentError> {
 /// Checks the text of a `quell.toml`; `path` is only for messages.
 ///
 /// # Errors
-/// What is wrong, with file, key and what would be right.
+/// When the text is wrong: with file, key and what would be right.
 pub fn parse(path: &Path, text: &str) -> Result<AgentFile, ConfigError> {
     let file = AgentFile::parse(path, text)?;
     check_selectors(&file.tenants).map_err(|e| {
@@ -34,10 +34,10 @@ pub fn parse(path: &Path, text: &str) -> Result<AgentFile, ConfigError> {
     Ok(file)
 }
 
-/// Checks the configuration that is to take the place of another one, by which something was promised.
+/// Checks a configuration that is to take the place of `before`, by which the promises `given` were made.
 ///
 /// # Errors
-/// What of it would break a promise, with file and key.
+/// When the configuration would break a promise: with file and key.
 pub(crate) fn keeps_promises(
     path: &Path,
     file: &AgentFile,

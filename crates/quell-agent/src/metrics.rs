@@ -1,4 +1,4 @@
-//! `GET /metrics`: the state in the Prometheus (OpenMetrics) text format.
+//! `GET /metrics`: the shared state in the Prometheus (OpenMetrics) text format.
 //!
 //! Nothing is counted twice: every value is read from the state when it is asked for.
 

@@ -11,12 +11,12 @@ pub struct Privileges {
     effective: Capabilities,
 }
 
-/// How to get capabilities, the same for all of them.
+/// How to get capabilities; the way is the same for all of them.
 const HOW: &str = "run as root, by the systemd unit, or under \
     `setpriv --inh-caps +CAP --ambient-caps +CAP`";
 
 impl Privileges {
-    /// Those of this process. None if the kernel does not tell.
+    /// The capabilities of this process; none where the kernel does not say.
     pub fn current() -> Privileges {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Privileges::from_status(&status)
@@ -36,7 +36,7 @@ impl Privileges {
         self.has(SYS_NICE)
     }
 
-    /// What is missing for these tenants.
+    /// The capabilities that are missing for these tenants.
     pub fn missing(self, tenants: &[AgentTenant]) -> Vec<Missing> {
         let by_exe = tenants
             .iter()
@@ -90,7 +90,7 @@ mod tests {
                 "CAP_DAC_OVERRIDE"
             ]
         );
-        // CAP_SYS_NICE and CAP_DAC_OVERRIDE alone; nobody selects by executable.
+        // CAP_SYS_NICE and CAP_DAC_OVERRIDE alone; no tenant is selected by executable.
         assert_eq!(
             names(
                 "Name:\tx\nCapEff:\t0000000000800002\n",

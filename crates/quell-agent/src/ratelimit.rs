@@ -1,11 +1,11 @@
-//! Saying the same thing again only after a while.
+//! A limit on how often a message is logged.
 
 use std::time::{Duration, Instant};
 
 /// The least time between two messages.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Whether something may be said again.
+/// The limit of one message.
 #[derive(Debug, Default)]
 pub struct RateLimit {
     last: Option<Instant>,
@@ -13,7 +13,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// If it may be said now: how often it was not said since the last time.
+    /// If the message may be logged now: how many times it was suppressed since the last time.
     pub fn now(&mut self) -> Option<u64> {
         self.at(Instant::now())
     }

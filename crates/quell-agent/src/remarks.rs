@@ -1,10 +1,11 @@
-//! What holds of a tenant now and its figures do not tell: why it has nothing, or cannot have what it was to have.
+//! Remarks on a tenant that its figures do not show: why it has no processes, or why its settings cannot
+//! hold.
 //!
-//! They are made from the last snapshot: what happened once is a note.
+//! Remarks are made from the last snapshot and hold now. What happened once is a note.
 
 use quell_model::{SchedClass, TenantSample, ThreadState};
 
-/// A sentence each, without the tenant's name.
+/// The remarks on a tenant, a sentence each, without the tenant's name.
 pub fn of(tenant: &TenantSample) -> Vec<String> {
     let mut remarks = Vec::new();
     if tenant.threads.is_empty() {

@@ -36,24 +36,25 @@ pub struct AgentOptions {
     pub source: Preference,
 }
 
-/// Runs the agent until SIGTERM, SIGINT or SIGQUIT and puts everything back. SIGHUP reads the
+/// Runs the agent until SIGTERM, SIGINT or SIGQUIT and puts all settings back. SIGHUP reads the
 /// configuration anew. Call it before any other thread is started: it blocks those signals.
 ///
 /// `None`: nothing was ever changed.
 ///
 /// # Errors
-/// What is wrong with the configuration ([`AgentError::is_users`]), why the agent could not start
-/// or had to end, or what could not be put back.
+/// When the configuration is wrong ([`AgentError::is_users`]), when the agent could not start or had to end,
+/// or when not all settings could be put back.
 pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> {
     let (mut agent, mut clock) = start(options, false)?;
     agent.controller.run(&mut clock)
 }
 
-/// Runs the agent for so long in alternating blocks: with all that it does, and with nothing at all. Then, or at SIGTERM or
-/// SIGINT, it puts everything back. `tell` is told what is known after each pair of blocks, and how many seconds are over.
+/// Runs the agent for `length` in alternating blocks: with all that it does, and with nothing at all. Then,
+/// or at SIGTERM or SIGINT, it puts all settings back. `tell` gets the effect known after each pair of
+/// blocks, and the time since the beginning.
 ///
 /// # Errors
-/// As [`run`]; and where there is nothing to prove, or no means to.
+/// As [`run`]; and when the agent would change nothing, or BPF does not observe responses.
 pub fn prove(
     options: &AgentOptions,
     length: Duration,
@@ -91,14 +92,14 @@ pub fn prove(
     })
 }
 
-/// What a proof came to.
+/// The result of a proof.
 #[derive(Debug, Clone)]
 pub struct Proof {
-    /// What is known of all that Quell does; `None`: no period was completed.
+    /// The effect of all that Quell does; `None`: no period was completed.
     pub effect: Option<Effect>,
-    /// How it acted in its blocks.
+    /// How the agent acted in the blocks with all that it does.
     pub backend: Backend,
-    /// Whether it took all of its time.
+    /// Whether the proof ran for its whole length.
     pub complete: bool,
 }
 
@@ -114,7 +115,7 @@ struct ProofClock<'a> {
     state: Arc<SharedState>,
     began: Instant,
     length: Duration,
-    /// How many pairs there were when that was last told.
+    /// The number of pairs of blocks when `tell` was called last.
     told: Option<u64>,
     tell: &'a mut dyn FnMut(&Effect, Duration),
 }
@@ -132,7 +133,7 @@ impl Clock for ProofClock<'_> {
             }
         }
         match self.clock.wait()? {
-            // It would forget what it has seen.
+            // A new configuration would discard what the trials have shown.
             Wake::Reload => Ok(Wake::Stop("SIGHUP")),
             wake => Ok(wake),
         }
@@ -194,7 +195,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
         None => assembler.make(config, observer.as_ref(), None, &[]),
     }?;
-    // They are of the stock interfaces only.
+    // The limits concern stock interfaces only.
     let stock = actuator
         .as_ref()
         .filter(|it| it.backend() == Backend::Stock);
@@ -211,10 +212,10 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         "running with {}",
         options.config.display()
     );
-    // Whoever asks may be in another folder.
+    // A client may run in another folder.
     let shown = std::path::absolute(&options.config).unwrap_or_else(|_| options.config.clone());
     let state = Arc::new(SharedState::new(shown, parts.facts.clone()));
-    // From here on every way out drops the controller, which puts everything back.
+    // From here on every way out drops the controller, which puts all settings back.
     let assembler = Box::new(assembler);
     let controller = Controller::new(parts, observer, actuator, assembler, state.clone());
     let _server = Server::start(&options.socket, state.clone())?;
@@ -235,14 +236,14 @@ fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
     Ok(actuator)
 }
 
-/// From `quell.toml` to the parts that act by it on this host.
+/// Makes the loop's parts from `quell.toml` on this host.
 struct Assembler {
     config: PathBuf,
     privileges: Privileges,
-    /// `None`: it does not act.
+    /// `None`: the agent does not act.
     capabilities: Option<Capabilities>,
     not_acting: Option<String>,
-    /// Whether all that it does is alternated with nothing.
+    /// Whether blocks with all that the agent does alternate with blocks with nothing.
     proves: bool,
 }
 
@@ -264,8 +265,8 @@ impl Assemble for Assembler {
         if let Some(reason) = &fallback_reason {
             warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
         }
-        // Nothing after it can fail, so a configuration that is refused loads nothing.
-        // In a proof both kinds of blocks are seen by the same trace points.
+        // Nothing after the choice can fail, so a configuration that is refused loads nothing. In a proof the
+        // same trace points observe both kinds of blocks.
         let trace_points = observer.trace_points().filter(|_| !self.proves);
         let choice = choose(&config, actuator, trace_points)?;
         let mut asymmetry = config.asymmetry.clone();
@@ -284,7 +285,7 @@ impl Assemble for Assembler {
         let policy = quell_policy::composed(&config, &asymmetry, given).map(|policy| {
             match (self.proves, &self.not_acting) {
                 (true, _) => Guarded::proving(policy, backend),
-                // Nothing is done, so nothing can be said of what it does.
+                // Without an actuator there is no effect to measure.
                 (false, Some(_)) => policy,
                 (false, None) => Guarded::keeping(policy, &config, &asymmetry, backend),
             }
@@ -311,7 +312,8 @@ impl Assemble for Assembler {
     }
 }
 
-/// The way of acting; without an actuator, what it would be as far as can be told without trying.
+/// The way of acting; without an actuator the expected one, as far as that is known without loading the
+/// scheduler.
 fn choose(
     config: &AgentFile,
     actuator: Option<&mut dyn HostActuator>,
@@ -332,7 +334,7 @@ fn choose(
     Ok(choice)
 }
 
-/// What this process may not do and what this kernel cannot, with the remedy.
+/// The privileges that this process lacks and the settings that this kernel lacks, with the remedies.
 fn missing(
     privileges: Privileges,
     config: &AgentFile,

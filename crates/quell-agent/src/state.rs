@@ -1,7 +1,7 @@
 //! What the loop publishes and the API reads.
 //!
-//! Problem: an API client, however slow or many, must not delay the control loop, and the loop
-//! must not pay for answers nobody asked for.
+//! Problem: API clients, however slow or many, must not delay the control loop, and the loop must not pay for
+//! answers that no client asked for.
 //! Approach: the loop moves each period's snapshot and plan in behind an `Arc` and adds to running
 //! sums; an answer is put together only when asked for, from clones of those `Arc`s. The lock is
 //! held for copies only, never for encoding or I/O.
@@ -33,26 +33,26 @@ const KEPT_PER_TENANT: usize = 200;
 /// How many notes are kept.
 const KEPT_NOTES: usize = 100;
 
-/// What holds from one start or reload to the next.
+/// Facts that hold from one start or reload to the next.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// The mechanisms in force.
     pub policy: Vec<Mechanism>,
-    /// How it acts: the way that is used, never [`Backend::Auto`].
+    /// How the agent acts: the way that is used, never [`Backend::Auto`].
     pub backend: Backend,
-    /// Why not through the scheduler, where the configuration would have it.
+    /// The reason why the agent does not act through the scheduler, where the configuration allows it.
     pub backend_reason: Option<String>,
     /// The control period.
     pub period_ms: u64,
-    /// Where the figures come from.
+    /// The source of the figures.
     pub source: Source,
-    /// Why not from BPF.
+    /// The reason why the figures do not come from BPF.
     pub fallback_reason: Option<String>,
-    /// Why nothing is changed on the host, if so.
+    /// The reason why nothing is changed on the host, if nothing is.
     pub not_acting_reason: Option<String>,
-    /// What this host or user does not allow.
+    /// Privileges and settings that this host or user does not allow.
     pub missing: Vec<Missing>,
-    /// By what it is decided what fits; `None`: nothing is promised.
+    /// The settings of the admission test; `None`: nothing is promised.
     pub criticality: Option<CriticalitySettings>,
 }
 
@@ -71,7 +71,7 @@ pub struct Counts {
     pub changes: u64,
 }
 
-/// The shared state.
+/// The state that the loop writes and the API reads.
 #[derive(Debug)]
 pub struct SharedState {
     config: PathBuf,
@@ -83,7 +83,7 @@ pub struct SharedState {
 struct Inner {
     facts: Arc<Facts>,
     counts: Counts,
-    /// The end of the first period: what it took to come that far is not what the agent costs.
+    /// The end of the first period: what starting took is no part of the agent's running cost.
     steady: usage::Mark,
     cost: PeriodCost,
     reload_error: Option<String>,
@@ -93,9 +93,9 @@ struct Inner {
     decisions: VecDeque<Arc<Decision>>,
     by_tenant: BTreeMap<TenantName, VecDeque<Arc<Decision>>>,
     by_rule: BTreeMap<Rule, u64>,
-    /// Promises of CPU time.
+    /// Broken promises of CPU time.
     broken: BTreeMap<TenantName, u64>,
-    /// Why weights do not hold.
+    /// The reasons why weights do not hold.
     unmet: BTreeMap<TenantName, Vec<String>>,
     next_decision: u64,
     notes: VecDeque<String>,
@@ -128,7 +128,8 @@ impl SharedState {
         }
     }
 
-    /// A panic while the lock was held can at worst have left one period half counted.
+    /// Locks the state. A panic with the lock held leaves one period half counted at worst, so that poison is
+    /// ignored.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,7 +164,7 @@ impl SharedState {
             push_bounded(of_tenant, decision.clone(), KEPT_PER_TENANT);
             push_bounded(&mut inner.decisions, decision, KEPT);
         }
-        // Tenants that a reload removed would otherwise stay for ever.
+        // Tenants that a reload removed are dropped; they would otherwise stay for ever.
         if inner.by_tenant.len() > last.0.tenants.len() {
             inner
                 .by_tenant
@@ -189,17 +190,17 @@ impl SharedState {
         self.lock().counts.observe_errors += 1;
     }
 
-    /// Keeps something an operator should know.
+    /// Keeps a note for the operator.
     pub fn note(&self, text: String) {
         push_bounded(&mut self.lock().notes, text, KEPT_NOTES);
     }
 
-    /// How the agent acts has changed.
+    /// Notes that the agent acts through another backend.
     pub fn acts_through(&self, backend: Backend) {
         Arc::make_mut(&mut self.lock().facts).backend = backend;
     }
 
-    /// How many promises of CPU time were broken so far, by tenant.
+    /// Sets the numbers of broken promises of CPU time so far, by tenant.
     pub fn broke(&self, broken: &BTreeMap<TenantName, u64>) {
         let mut inner = self.lock();
         if inner.broken != *broken {
@@ -207,7 +208,7 @@ impl SharedState {
         }
     }
 
-    /// The tenants of whose plan something does not hold, and what and why.
+    /// Sets the tenants of which a part of the plan does not hold, with that part and the reason.
     pub fn lacks(&self, unmet: BTreeMap<TenantName, Vec<String>>) {
         self.lock().unmet = unmet;
     }
@@ -217,7 +218,7 @@ impl SharedState {
         self.lock().last.as_ref().map(|(_, plan)| plan.clone())
     }
 
-    /// A reload took effect.
+    /// Counts a reload that took effect, and takes over its facts.
     pub fn reloaded(&self, facts: Facts) {
         let mut inner = self.lock();
         inner.facts = Arc::new(facts);
@@ -225,7 +226,7 @@ impl SharedState {
         inner.reload_error = None;
     }
 
-    /// A reload was refused.
+    /// Keeps the reason why a reload was refused.
     pub fn reload_refused(&self, error: String) {
         self.lock().reload_error = Some(error);
     }
@@ -235,7 +236,7 @@ impl SharedState {
         self.lock().counts
     }
 
-    /// How often each rule decided something.
+    /// The number of decisions of each rule.
     pub fn decisions_by_rule(&self) -> BTreeMap<Rule, u64> {
         self.lock().by_rule.clone()
     }
@@ -321,7 +322,10 @@ impl SharedState {
         }
     }
 
-    /// `GET /v1/explain/TENANT`; `Err` has the names of the tenants there are.
+    /// `GET /v1/explain/TENANT`.
+    ///
+    /// # Errors
+    /// Where there is no such tenant, or no period yet: the names of the tenants there are.
     pub fn explain(&self, name: &TenantName) -> Result<Explain, Vec<TenantName>> {
         let (last, decisions, window, unmet) = {
             let inner = self.lock();

@@ -5,7 +5,8 @@ use quell_model::config::{Backend, Mechanism, TenantSpec};
 use quell_model::*;
 use std::sync::Arc;
 
-/// A period of 80 ms on two CPUs with tenants of so many threads, each of which ran a quarter of it.
+/// A period of 80 ms on two CPUs with tenants of so many threads, each of which ran for a quarter of the
+/// period.
 pub fn snapshot(seq: u64, tenants: &[(&str, u32)]) -> Snapshot {
     let topology = Arc::new(Topology::flat(2));
     let cpu = |cpu: &Cpu| CpuSample {
@@ -99,7 +100,7 @@ pub fn plan_with_reasons(snapshot: &Snapshot, reasons: usize) -> Plan {
     }
 }
 
-/// Waits for oneself and for others.
+/// Waits for threads of the tenant itself, and of other tenants.
 pub fn waits(own_ns: u64, tenants: &[(&str, u64)]) -> WaitBreakdown {
     WaitBreakdown {
         own_ns,

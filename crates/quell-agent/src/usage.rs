@@ -14,7 +14,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Now.
+    /// The present moment.
     pub fn now() -> Mark {
         let cpu_us = getrusage(UsageWho::RUSAGE_SELF)
             .map(|usage| usage.user_time() + usage.system_time())
@@ -26,7 +26,7 @@ impl Mark {
     }
 }
 
-/// CPU time and memory of this process; `since` when the percentage counts.
+/// CPU time and memory of this process; the percentage counts from `since` on.
 pub fn of_this_process(since: Mark) -> AgentUse {
     let now = Mark::now();
     let resident_pages = fs::read_to_string("/proc/self/statm")

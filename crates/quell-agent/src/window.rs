@@ -3,8 +3,9 @@
 //! Problem: operators ask about the last seconds and about since-when-it-runs, and keeping every
 //! period of the last minute would cost tens of megabytes with many tenants.
 //! Approach: one running sum per tenant; about once a second a copy of it is kept as a
-//! checkpoint, and a window is the difference between now and the checkpoint nearest its start. The older they are the fewer are kept, so that there
-//! are some twenty of the last minute, each up to 75 KB with 50 tenants; a window is up to [`COARSE`] longer than was asked for, and says so.
+//! checkpoint, and a window is the difference between now and the checkpoint nearest its start. Of older
+//! checkpoints fewer are kept, so that there are some twenty of the last minute, each up to 75 KB with 50
+//! tenants; a window is up to [`COARSE`] longer than was asked for, and has its true length.
 //! The sums have an entry for each pair of tenants, so readers get them behind an `Arc` and do the
 //! copying and subtracting themselves, without keeping the loop waiting.
 //! All times are in ns.
@@ -36,12 +37,12 @@ pub struct Window {
     from: Option<Arc<Sums>>,
 }
 
-/// Sums over some length of time.
+/// Sums over a length of time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sums {
-    /// How long.
+    /// That length.
     pub length_ns: u64,
-    /// Ascending by name.
+    /// The tenants, ascending by name.
     pub tenants: Vec<TenantSums>,
 }
 
@@ -50,13 +51,13 @@ pub struct Sums {
 pub struct TenantSums {
     /// The tenant.
     pub name: TenantName,
-    /// CPU time of its threads, those that ended included where the source sees them.
+    /// CPU time of its threads, including threads that ended where the source sees them.
     pub run_ns: u64,
-    /// Their time ready and not served.
+    /// The time for which its threads were ready and not served.
     pub ready_ns: Option<u64>,
-    /// Time for which a bandwidth limit stopped them.
+    /// The time for which a bandwidth limit stopped its threads.
     pub throttled_ns: Option<u64>,
-    /// The same by cause.
+    /// Ready time and stopped time, by cause.
     pub waits: Option<WaitBreakdown>,
     /// Ended waits by length, as [`quell_model::ReadyTime::histogram`].
     pub histogram: Option<Vec<u64>>,
@@ -86,11 +87,11 @@ impl Totals {
         }
     }
 
-    /// Drops the checkpoints without which windows are still nearly as long as was asked for.
+    /// Drops the checkpoints that windows of nearly the right length do not need.
     fn thin(&mut self) {
         let longest = u64::from(MAX_WINDOW_S) * 1_000_000_000;
         let age = |of: &Arc<Sums>| self.now.length_ns - of.length_ns;
-        // The longest window begins at the first one, or later.
+        // The longest window begins at the first checkpoint, or later.
         let old = self.checkpoints.iter().filter(|it| age(it) >= longest);
         let old = old.count().saturating_sub(1);
         self.checkpoints.drain(..old);
@@ -98,7 +99,7 @@ impl Totals {
         while at + 1 < self.checkpoints.len() {
             let (before, after) = (&self.checkpoints[at - 1], &self.checkpoints[at + 1]);
             let gap = after.length_ns - before.length_ns;
-            // A window that began at it begins at the one before.
+            // A window that began at the dropped checkpoint begins at the previous one.
             match gap as f64 <= COARSE * age(after) as f64 {
                 true => drop(self.checkpoints.remove(at)),
                 false => at += 1,
@@ -124,7 +125,7 @@ impl Totals {
 }
 
 impl Window {
-    /// Its sums.
+    /// The window's sums.
     pub fn sums(&self) -> Sums {
         match &self.from {
             Some(from) => self.now.since(from),
@@ -209,7 +210,7 @@ impl TenantSums {
         }
     }
 
-    /// What came on top of `from`, which must be an earlier state of the same sums.
+    /// What was added since `from`, which must be an earlier state of these sums.
     fn since(&self, from: &TenantSums) -> TenantSums {
         let list = |now: &Option<Vec<u64>>, from: &Option<Vec<u64>>| {
             let from = from.as_deref().unwrap_or_default();

@@ -28,19 +28,19 @@ pub struct Status {
     pub uptime_s: f64,
     /// The mechanisms in force; empty: only observing.
     pub policy: Vec<Mechanism>,
-    /// How it acts: the way that is used, never `auto`.
+    /// How the agent acts: the way that is used, never `auto`.
     pub backend: Backend,
-    /// Why it does not act through the scheduler, where it does not.
+    /// The reason why the agent does not act through the scheduler; `null` where it does.
     pub backend_reason: Option<String>,
-    /// Where its figures come from.
+    /// The source of the figures.
     pub source: Source,
-    /// Why they do not come from BPF, when they do not.
+    /// The reason why the figures do not come from BPF; `null` where they do.
     pub fallback_reason: Option<String>,
-    /// Whether it changes anything on the host.
+    /// Whether the agent changes anything on the host.
     pub acting: bool,
-    /// Why it does not, when it does not.
+    /// The reason why the agent changes nothing; `null` where it does.
     pub not_acting_reason: Option<String>,
-    /// What this host or this user does not allow, and how to get it.
+    /// Privileges and settings that this host or this user does not allow, and how to get them.
     pub missing: Vec<Missing>,
     /// The control period.
     pub period_ms: u64,
@@ -60,12 +60,12 @@ pub struct Status {
     pub last_period: PeriodCost,
     /// What the agent itself uses.
     pub agent: AgentUse,
-    /// What was left alone, and why; the latest, oldest first.
+    /// The last notes, oldest first: settings that were left alone, and why.
     pub notes: Vec<String>,
     /// How the host's CPUs are divided, and whether it can take more virtual machines; `null`: they are not.
     #[serde(default)]
     pub pools: Option<PoolsPlan>,
-    /// The levers whose effect is measured, and what is known of each; none: nothing is measured.
+    /// The levers that are measured, and what is known of the effect of each; empty: none is measured.
     #[serde(default)]
     pub effects: Arc<Vec<Effect>>,
     /// The time that the tenants' figures cover.
@@ -120,7 +120,7 @@ pub struct TenantStatus {
     pub cgroup: Option<CgroupPath>,
     /// Its threads now.
     pub threads: u64,
-    /// Of them, those with settings of Quell's.
+    /// Those of its threads that have settings of Quell's.
     pub managed: u64,
     /// CPU time, in percent of one CPU.
     pub run_percent: f64,
@@ -128,10 +128,11 @@ pub struct TenantStatus {
     pub cpu_share_percent: f64,
     /// Time ready and not served, in percent of one CPU.
     pub ready_percent: Option<f64>,
-    /// Time for which a CPU bandwidth limit of its cgroup stopped it, in percent of one CPU; not in `ready_percent`.
+    /// Time for which a CPU bandwidth limit of its cgroup stopped it, in percent of one CPU; not in
+    /// `ready_percent`.
     #[serde(default)]
     pub throttled_percent: Option<f64>,
-    /// What holds now and the figures do not tell, a sentence each.
+    /// Remarks that hold now and that the figures do not show, a sentence each.
     #[serde(default)]
     pub remarks: Vec<String>,
     /// Median wait for a CPU (upper edge of its power-of-two bucket).
@@ -150,7 +151,8 @@ pub struct TenantStatus {
     /// Where its virtual CPUs are to be; `null`: it has none, or CPUs are not divided.
     #[serde(default)]
     pub group: Option<GroupPlan>,
-    /// How many virtual CPUs its guest has online, as it says itself; `null`: it is not asked, or has not answered yet.
+    /// The number of virtual CPUs that its guest has online, by its guest agent; `null`: the guest agent is
+    /// not asked, or has not answered yet.
     #[serde(default)]
     pub online: Option<u32>,
 }
@@ -158,7 +160,7 @@ pub struct TenantStatus {
 /// `GET /v1/admission`: what is promised on the host's CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Admission {
-    /// By what it is decided whether there is room for more.
+    /// The settings of the admission test.
     pub settings: CriticalitySettings,
     /// The CPUs that are online, ascending.
     pub cpus: Vec<CpuAdmission>,
@@ -169,9 +171,9 @@ pub struct Admission {
 /// A CPU in [`Admission`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuAdmission {
-    /// Which.
+    /// The number of the CPU.
     pub cpu: CpuId,
-    /// Who is promised what there, those that wait to be served among them.
+    /// The promises on this CPU, including those that wait to be served.
     pub servers: Vec<Placed>,
 }
 
@@ -184,10 +186,10 @@ pub struct TenantAdmission {
     pub promise: Promise,
 }
 
-/// `GET /v1/matrix?window_s=N`: who made whom wait.
+/// `GET /v1/matrix?window_s=N`: which tenant made which tenant wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Matrix {
-    /// Where the figures come from.
+    /// The source of the figures.
     pub source: Source,
     /// Waits in the window.
     pub window: MatrixPart,
@@ -195,21 +197,22 @@ pub struct Matrix {
     pub total: MatrixPart,
 }
 
-/// The matrix of some length of time.
+/// The matrix of a length of time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct MatrixPart {
-    /// How long that was.
+    /// That length.
     pub length_ns: u64,
     /// One row for each tenant that waited or could have, ascending by name.
     pub rows: Vec<MatrixRow>,
 }
 
-/// Whom one tenant waited for.
+/// The tenants that one tenant waited for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MatrixRow {
     /// The tenant that waited.
     pub tenant: TenantName,
-    /// Its ready time, and what a limit stopped, by cause, in ns; `null` where the source does not see causes.
+    /// Its ready time, and the time for which a limit stopped it, by cause, in ns; `null` where the source
+    /// does not see causes.
     pub waits: Option<WaitBreakdown>,
     /// For how long, in ns, some of its threads were ready and unserved while exactly `n` of its
     /// others were blocked (entry `n`; DASEC, Fig. 3); `null` where not seen.
@@ -227,7 +230,7 @@ pub struct Explain {
     pub time_ns: u64,
     /// The length of that period.
     pub period_ns: u64,
-    /// What holds now and the figures do not tell, a sentence each.
+    /// Remarks that hold now and that the figures do not show, a sentence each.
     #[serde(default)]
     pub remarks: Vec<String>,
     /// Its weight among tenants, as configured; `null`: none is, what its owner set stays.
@@ -238,38 +241,39 @@ pub struct Explain {
     pub cgroup: Option<CgroupPath>,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadExplain>,
-    /// What it deserved of the host and what it received; `null` where the source does not show who waited, and until
-    /// the first two seconds are over.
+    /// Its fair share of the host and what it received; `null` where the source does not show which threads
+    /// waited, and until the first two seconds are over.
     pub share: Option<ShareExplain>,
     /// What became of its wish for promised CPU time; `null`: it has none.
     pub promise: Option<Promise>,
     /// Where its virtual CPUs are to be; `null`: it has none, or CPUs are not divided.
     #[serde(default)]
     pub group: Option<GroupPlan>,
-    /// How many virtual CPUs its guest has online, as it says itself; `null`: it is not asked, or has not answered yet.
+    /// The number of virtual CPUs that its guest has online, by its guest agent; `null`: the guest agent is
+    /// not asked, or has not answered yet.
     #[serde(default)]
     pub online: Option<u32>,
-    /// The levers whose effect is measured, and what is known of each; none: nothing is measured.
+    /// The levers that are measured, and what is known of the effect of each; empty: none is measured.
     #[serde(default)]
     pub effects: Arc<Vec<Effect>>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Arc<Decision>>,
 }
 
-/// A tenant's part of the host in [`Explain`], over the last whole window of two seconds.
+/// A tenant's part of the host in [`Explain`], over the last complete window of two seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ShareExplain {
     /// The length of that window.
     pub window_ns: u64,
     /// The tenant's weight among tenants.
     pub weight: TenantWeight,
-    /// CPUs that it would have used had it never waited, as far as can be seen.
+    /// CPUs that it would have used without waiting, as far as the source shows.
     pub demand_cpus: f64,
-    /// CPUs that it deserved of these by its weight, given what the others wanted and where threads may run.
+    /// Its fair share of these CPUs by its weight, given the other tenants' demand and where threads may run.
     pub deserved_cpus: f64,
     /// CPUs that it used.
     pub received_cpus: f64,
-    /// CPU time that it is behind what it deserved; negative: ahead.
+    /// CPU time by which it is behind its fair share; negative: ahead.
     pub lag_ns: i64,
 }
 
@@ -282,7 +286,7 @@ pub struct ThreadExplain {
     pub name: Arc<str>,
     /// What it does for its tenant.
     pub role: ThreadRole,
-    /// What it was doing at the period's end.
+    /// Its state at the period's end.
     pub state: ThreadState,
     /// CPU time in the period.
     pub run_ns: u64,
@@ -303,7 +307,7 @@ pub struct ThreadExplain {
     pub planned_latency_ns: Option<u64>,
     /// CPUs planned.
     pub planned_cpus: Option<CpuSet>,
-    /// The number of the server that its CPU time is promised by.
+    /// The number of the server that serves it.
     pub planned_server: Option<u32>,
 }
 

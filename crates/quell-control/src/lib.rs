@@ -3,8 +3,8 @@
 //! - [`period()`] is one step of a control loop: a snapshot from [`Observe`], a plan from a
 //!   [`Policy`](quell_policy::Policy), and the plan carried out by [`Act`]. The agent of a host and the
 //!   simulator each have a loop around it, because they wait for the next period in different ways.
-//! - [`SchedulerActuator`] is the apply step where Quell's scheduler runs: from a plan, and what the scheduler
-//!   was told before, to calls on the scheduler ([`SchedulerCalls`]).
+//! - [`SchedulerActuator`] is the apply step where Quell's scheduler runs: from a plan, and what the
+//!   scheduler was told before, to calls on the scheduler ([`SchedulerCalls`]).
 //!
 //! This crate changes nothing itself. A host's observer and stock interfaces are in `quell-linux`, the loaded
 //! scheduler is in `quell-sched`, and a simulated machine is in `quell-sim`.

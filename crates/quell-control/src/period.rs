@@ -35,7 +35,7 @@ pub trait Listen {
     fn decided(&mut self, _snapshot: &Snapshot, _plan: &Plan) {}
 }
 
-/// Nobody listens.
+/// Ignores all parts.
 impl Listen for () {}
 
 /// A completed period.
@@ -62,8 +62,8 @@ pub struct Cost {
     pub act: Duration,
 }
 
-/// Takes a snapshot, decides a plan and has it carried out. Without a policy the plan is empty: it wants nothing
-/// to differ from what the owners chose. Without an actuator nothing is changed.
+/// Takes a snapshot, decides a plan and has it carried out. Without a policy the plan is empty: all settings
+/// are to be as their owners chose. Without an actuator nothing is changed.
 ///
 /// # Errors
 /// When there is no snapshot: then nothing is decided, and nothing is changed.

@@ -1,7 +1,7 @@
 //! Carries out plans where Quell's scheduler runs, on a host and on a simulated machine.
 //!
-//! Problem: a plan is complete, and in most periods nearly all of it already holds. On a host each call on the
-//! scheduler is a system call.
+//! Problem: a plan is complete, and in most periods nearly all of it already holds. On a host each call on
+//! the scheduler is a system call.
 //! Approach: [`SchedulerActuator`] keeps what it told the scheduler, and tells it the differences only. The
 //! calls of a plan have this order:
 //!
@@ -40,8 +40,8 @@ pub trait SchedulerCalls {
     /// Promises CPU time on a CPU, or ends the promise.
     ///
     /// # Errors
-    /// When the scheduler cannot have the server as its CPU's (full, or the server's threads are still runnable
-    /// elsewhere), or the call failed.
+    /// When the scheduler cannot have the server as its CPU's (full, or the server's threads are still
+    /// runnable elsewhere), or the call failed.
     fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError>;
 }
 
@@ -92,8 +92,8 @@ struct Told {
 }
 
 impl SchedulerActuator {
-    /// An actuator for a scheduler that was told nothing. `groups_tenants`: whether tenants that are no cgroups
-    /// get groups in the scheduler, as they need where CPU time is shared among tenants.
+    /// An actuator for a scheduler that was told nothing. `groups_tenants`: whether tenants that are no
+    /// cgroups get groups in the scheduler, as they need where CPU time is shared among tenants.
     pub fn new(groups_tenants: bool) -> SchedulerActuator {
         SchedulerActuator {
             groups_tenants,
@@ -101,8 +101,8 @@ impl SchedulerActuator {
         }
     }
 
-    /// Makes a plan hold: through `stock` what the scheduler does not do, then through `scheduler` what differs
-    /// from what the scheduler was told.
+    /// Makes a plan hold: through `stock` what the scheduler does not do, then through `scheduler` what
+    /// differs from what the scheduler was told.
     pub fn apply<A, S>(
         &mut self,
         stock: &mut A,
@@ -242,11 +242,11 @@ impl SchedulerActuator {
     }
 }
 
-/// What is left of a plan for stock interfaces beside a scheduler: the tenants' own weights, where threads may
-/// run, and what guests are told.
+/// What is left of a plan for stock interfaces beside a scheduler: the tenants' own weights, where threads
+/// may run, and what guests are told.
 ///
-/// Asymmetry does not lay threads out there: threads wait in a queue that the CPUs of a cache share, so that no
-/// layout makes one of them wait while another CPU is free.
+/// Asymmetry does not lay threads out there: threads wait in a queue that the CPUs of a cache share, so that
+/// no layout makes one of them wait while another CPU is free.
 fn beside_scheduler(plan: &Plan) -> Plan {
     let thread = |thread: &ThreadPlan| ThreadPlan {
         cpus: thread.cpus.clone(),

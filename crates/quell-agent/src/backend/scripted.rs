@@ -1,4 +1,4 @@
-//! A scheduler that follows a script, and stock interfaces that only say what they are told.
+//! A scheduler that follows a script, and stock interfaces that only log what they are told.
 
 use super::{Loaded, Loader};
 use crate::io::Stock;
@@ -56,7 +56,7 @@ impl Stock for Recorder {
     }
 }
 
-/// What the loaded scheduler says of its end.
+/// How the loaded scheduler ended, for the test to set.
 pub(crate) type Ending = Rc<RefCell<Option<Exit>>>;
 
 /// How many periods its server 3 missed.
@@ -66,7 +66,7 @@ pub(crate) struct Script {
     pub(crate) log: Log,
     pub(crate) ending: Ending,
     pub(crate) missed: Missed,
-    /// Loads that fail before one works.
+    /// The number of loads that fail before one succeeds.
     pub(crate) failures: Rc<RefCell<u32>>,
 }
 

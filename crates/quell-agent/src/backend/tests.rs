@@ -85,7 +85,7 @@ fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
             "102: 0 Some(100) Some(2700000)",
         ]
     );
-    // Only what differs is told; who left the plan is given back.
+    // Only differences are told; a thread that left the plan is given back.
     let snapshot = snapshot(1, &[("a", 2)]);
     let mut next = plan(&snapshot);
     next.tenants[0].threads[0].weight = Some(Weight(Weight::NICE_0.0 / 8));
@@ -209,7 +209,7 @@ fn promises_come_before_the_threads_they_are_for_and_end_after_them() {
             &format!("{other}: 1 None None"),
         ]
     );
-    // What another missed who had the number before does not count, what it misses from now on does.
+    // Periods that an earlier server of this number missed do not count; those missed from now on do.
     assert!(rig.backends.broken().is_empty());
     *rig.missed.borrow_mut() += 2;
     // Nothing is told twice; another virtual deadline is.
@@ -244,8 +244,8 @@ fn the_configuration_chooses() {
         assert_eq!(choice.backend, backend, "{text}");
         assert!(choice.reason.unwrap_or_default().contains(reason), "{text}");
     }
-    // Where it does not load, stock interfaces from the first period on, and no new tries: nothing
-    // was taken away from anybody.
+    // Where the scheduler does not load, plans go to stock interfaces from the first period on, and it is not
+    // tried again: no tenant lost anything.
     let mut rig = Rig::new();
     *rig.failures.borrow_mut() = 1;
     let choice = rig.backends.choose(&config(""), None);

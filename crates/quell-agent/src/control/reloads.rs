@@ -1,4 +1,5 @@
-//! What a reload does to what was promised: the loop, its policy and its backend as they are, with a scheduler that follows a script.
+//! What a reload does to promises: the loop, its policy and its backend as they are, with a scheduler that
+//! follows a script.
 //! With the real one: `crates/quell/tests/lab/agent.rs`.
 
 use super::*;
@@ -24,7 +25,7 @@ const C: &str =
 /// A file, which a test writes.
 type File = Rc<RefCell<String>>;
 
-/// Two CPUs; of each tenant a thread whose number its selector says.
+/// A host of two CPUs. Each tenant has one thread, of the number that its selector has.
 struct Host {
     tenants: Vec<AgentTenant>,
     period: u64,

@@ -1,5 +1,5 @@
-//! What is told, in which order, with a scheduler and stock interfaces that only keep what they are told. With the
-//! agent's choice of a backend: `crates/quell-agent/src/backend/tests.rs`.
+//! What is told, in which order, with a scheduler and stock interfaces that only keep what they are told.
+//! With the agent's choice of a backend: `crates/quell-agent/src/backend/tests.rs`.
 
 use super::*;
 use quell_model::config::{Backend, Criticality, Server};

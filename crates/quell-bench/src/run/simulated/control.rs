@@ -70,7 +70,7 @@ struct Agent {
 struct Stock {
     /// Which VM each such tenant is, and how many virtual CPUs it has.
     vms: BTreeMap<TenantName, (VmId, u32)>,
-    /// Where threads might run that may not run everywhere there for now.
+    /// Where threads that a plan has bound to CPUs might run before.
     limited: BTreeMap<ThreadId, CpuSet>,
     /// What a guest takes for each virtual CPU that it plugs.
     plug_ns: u64,
@@ -296,8 +296,8 @@ impl Act for StockOf<'_, '_> {
 }
 
 impl Stock {
-    /// Threads of the plan that have CPUs of their own there may run on those only, and all others where they
-    /// might before.
+    /// Binds threads to the CPUs that the plan gives them, and lets all other threads run where they might run
+    /// before.
     fn place_all(&mut self, plan: &Plan, simulation: &mut Simulation) {
         let mut placed = BTreeSet::new();
         for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
