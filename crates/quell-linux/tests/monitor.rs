@@ -9,6 +9,7 @@ use quell_linux::observe::monitor::{
     Limits, Monitor, ProcessEvent, RawTenant, RawThread, Reading, TenantIndex, WAIT_BUCKETS, cause,
 };
 use quell_model::{Pid, ThreadState};
+use quell_testkit::eventually;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -135,6 +136,17 @@ fn charged_to(reading: &Reading, waiting: TenantIndex, running: TenantIndex) -> 
     of_tenant(reading, waiting).waited_for(running.0.into())
 }
 
+/// Whether all threads of this process but the calling one sleep.
+fn all_others_sleep() -> bool {
+    let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.all(|task| {
+        let task = task.unwrap();
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        let own = task.file_name().to_str() == Some(&gettid().to_string());
+        own || stat.rsplit(") ").next().unwrap().starts_with('S')
+    })
+}
+
 /// Runs in the child processes that [`Process::role`] starts; does nothing as a test.
 #[test]
 fn child_role() {
@@ -153,7 +165,7 @@ fn child_role() {
                 thread::spawn(forever);
             }
             pin(gettid(), 0);
-            thread::sleep(Duration::from_millis(50)); // until the five sleep
+            assert!(eventually(Duration::from_secs(60), all_others_sleep));
             println!("ready");
             let end = Instant::now() + Duration::from_secs(60);
             while Instant::now() < end {}
@@ -733,16 +745,17 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     std::fs::write(group.0.join("cgroup.procs"), spinner.pid().0.to_string()).unwrap();
     monitor.assign(spinner.pid(), A).unwrap();
     let first = read_now(&mut monitor);
-    thread::sleep(Duration::from_millis(700));
-    let last = read_now(&mut monitor);
+    let mut last = first.clone();
     let waits = |reading: &Reading| of_tenant(reading, A).clone();
     let limit = |reading: &Reading| waits(reading).waited_for(cause::BANDWIDTH);
-    let bandwidth = limit(&last) - limit(&first);
-    let total = waits(&last).waited_ns() - waits(&first).waited_ns();
     // The thread may run 1 ms of 50; the rest of the time it is ready but for its limit. On a busy machine it
     // also waits for other threads, and reaches its limit less often.
-    assert!(total > 100 * MS, "{:?}", waits(&last));
-    assert!(bandwidth > 50 * MS, "{:?}", waits(&last));
+    let stopped = eventually(Duration::from_secs(60), || {
+        last = read_now(&mut monitor);
+        let total = waits(&last).waited_ns() - waits(&first).waited_ns();
+        limit(&last) - limit(&first) > 50 * MS && total > 100 * MS
+    });
+    assert!(stopped, "{:?}", waits(&last));
     let throttled: u64 = last.threads.iter().map(|it| it.throttled_ns).sum();
     assert_eq!(throttled, limit(&last));
     drop(spinner);

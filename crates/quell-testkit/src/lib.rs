@@ -1,6 +1,7 @@
 //! What the tests and studies of Quell share, and what the product does not need.
 //!
 //! - [`skip!`]: skipping a test where the machine lacks what the test needs;
+//! - [`eventually`]: waiting until a condition holds;
 //! - [`audit`]: whether servers got their budgets, from the events of a CPU's servers;
 //! - [`exhaustive`]: whether a CPU can keep a small set of servers, from every arrival and every need.
 //!
@@ -18,6 +19,11 @@ pub mod audit;
 pub mod exhaustive;
 
 use std::io::Write;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The longest pause of [`eventually`] between two questions.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// What a test needs of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +90,26 @@ pub fn skipped(means: Means, reason: &str) {
     let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
+/// Waits until a condition holds; `false` where it does not within the limit. The condition is tested at least
+/// twice, after pauses that grow to 0.1 s.
+///
+/// A test waits with a limit far beyond the usual time, so that the machine's load does not decide whether the
+/// test passes.
+#[must_use]
+pub fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    while !holds() {
+        sleep(pause);
+        pause = PAUSE_MAX.min(2 * pause);
+        // This thread may not have run for a long time: the condition has the last word.
+        if start.elapsed() > limit {
+            return holds();
+        }
+    }
+    true
+}
+
 /// Whether the list has the means.
 fn is_required(means: Means, list: &str) -> bool {
     let all = [
@@ -114,6 +140,23 @@ mod tests {
         assert!(is_required(Means::Bpf, "root,bpf"));
         assert!(!is_required(Means::Lab, "root,bpf"));
         assert!(!is_required(Means::Other, "root,bpf,lab,apps"));
+    }
+
+    #[test]
+    fn a_condition_is_waited_for_and_has_the_last_word() {
+        let mut asked = 0;
+        let third = || {
+            asked += 1;
+            asked == 3
+        };
+        assert!(eventually(Duration::from_secs(60), third));
+        assert_eq!(asked, 3);
+        let mut asked = 0;
+        assert!(eventually(Duration::ZERO, || {
+            asked += 1;
+            asked == 2
+        }));
+        assert!(!eventually(Duration::ZERO, || false));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::commands::bench::Job;
 use crate::table;
 use anyhow::Context;
 use quell_bench::result::Substrate;
-use quell_bench::set::Setting;
+use quell_scenario::set::Setting;
 use quell_bench::side::{Side, Sides};
 use quell_scenario::Scenario;
 use std::fs;

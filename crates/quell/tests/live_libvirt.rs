@@ -15,6 +15,7 @@ use live::{
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quell_model::{CpuSet, GroupPlan};
+use quell_testkit::eventually;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -318,11 +319,8 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     configure(&dir.join("libvirt"), "");
     libvirt.begin_daemon();
     await_log(dir, "tenant web: libvirt has it now");
-    let start_of = Instant::now();
-    while libvirt.pin("web", 0) == host {
-        assert!(start_of.elapsed() < PATIENCE, "{}", log(dir));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let pinned = eventually(PATIENCE, || libvirt.pin("web", 0) != host);
+    assert!(pinned, "{}", log(dir));
     let (vcpus, others) = await_places(dir, &web);
     assert!(vcpus.intersection(&others).is_empty(), "{vcpus} {others}");
     assert_eq!(libvirt.pin("web", 0), vcpus, "{}", libvirt.pins("web"));
@@ -331,11 +329,8 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     // Another domain appears, without cpusets: of its emulator libvirt moves the main thread only.
     let slow = libvirt.boot("slow", 1);
     assert!(!slow.has_cpuset());
-    let appeared = Instant::now();
-    while heard(dir, "slow").is_none() {
-        assert!(appeared.elapsed() < PATIENCE, "{}", log(dir));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let answers = eventually(PATIENCE, || heard(dir, "slow").is_some());
+    assert!(answers, "{}", log(dir));
     let said = log(dir);
     assert!(
         !said.contains("libvirt at"),
@@ -359,25 +354,23 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     kill(hung, Signal::SIGSTOP).unwrap();
     let (start_of, first) = (Instant::now(), status(dir));
     let mut heard_at = Vec::new();
-    while !log(dir).contains("tenant slow: libvirt says that the guest agent does not answer") {
-        assert!(start_of.elapsed() < PATIENCE, "{}", log(dir));
+    // While it hangs the agent goes on, and the other guest answers twice more.
+    let goes_on = eventually(PATIENCE, || {
         heard_at.extend(heard(dir, "web"));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        heard_at.dedup();
+        let told = "tenant slow: libvirt says that the guest agent does not answer";
+        heard_at.len() >= 3 && status(dir).periods >= first.periods + 20 && log(dir).contains(told)
+    });
     let (took, last) = (start_of.elapsed(), status(dir));
     kill(hung, Signal::SIGCONT).unwrap();
-    heard_at.dedup();
     let periods = last.periods - first.periods;
-    eprintln!(
+    let during = format!(
         "a guest that hangs: {took:?}, {periods} periods, {} overruns, another guest answered {} times",
         last.overruns - first.overruns,
         heard_at.len()
     );
-    assert!(
-        periods * 160 >= took.as_millis() as u64,
-        "{periods} in {took:?}"
-    );
-    assert!(heard_at.len() >= 3, "{heard_at:?} in {took:?}");
+    assert!(goes_on, "{during}\n{}", log(dir));
+    eprintln!("{during}");
 
     // A user pins a vCPU by hand, and it stays so.
     let by_hand = others.iter().next().unwrap().to_string();
@@ -389,12 +382,9 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     await_log(dir, "tenant web: libvirt: ");
     let periods = status(dir).periods;
     libvirt.begin_daemon();
-    let until = Instant::now();
     let asked = heard(dir, "web");
-    while heard(dir, "web") == asked {
-        assert!(until.elapsed() < PATIENCE, "{}", log(dir));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let answers = eventually(PATIENCE, || heard(dir, "web") != asked);
+    assert!(answers, "{}", log(dir));
     assert!(status(dir).periods > periods);
     end(dir, running);
     assert_eq!(libvirt.pin("web", 2).to_string(), by_hand);

@@ -1,6 +1,7 @@
 //! `quell record` as users see it. Where BPF cannot load, the recording itself is skipped.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+use quell_testkit::eventually;
 use quell_trace::{Kind, Reader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -105,26 +106,24 @@ fn a_killed_recorder_leaves_a_trace_to_read() {
         .spawn()
         .unwrap();
     let mut events = 0;
-    for _ in 0..100 {
-        std::thread::sleep(Duration::from_millis(100));
-        if child.try_wait().unwrap().is_some() {
-            assert!(!recorded(&child.wait_with_output().unwrap()));
-            return;
+    let mut has_ended = false;
+    let waited = eventually(Duration::from_secs(60), || {
+        has_ended = child.try_wait().unwrap().is_some();
+        if let Some(name) = files(folder.path()).pop().filter(|_| !has_ended) {
+            assert!(name.starts_with("quell.perfetto-trace."), "{name}");
+            // The file may end within a packet that is just being written.
+            let reader = Reader::open(&folder.path().join(name)).unwrap();
+            events = reader.filter(Result::is_ok).count();
         }
-        let Some(name) = files(folder.path()).pop() else {
-            continue;
-        };
-        assert!(name.starts_with("quell.perfetto-trace."), "{name}");
-        // The file may end within a packet that is just being written.
-        let reader = Reader::open(&folder.path().join(name)).unwrap();
-        events = reader.filter(Result::is_ok).count();
-        if events > 200 {
-            break;
-        }
+        has_ended || events > 200
+    });
+    if has_ended {
+        assert!(!recorded(&child.wait_with_output().unwrap()));
+        return;
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(events > 200, "{events}");
+    assert!(waited, "{events} events in a minute");
     let left = folder.path().join(files(folder.path()).pop().unwrap());
     let reader = Reader::open(&left).unwrap();
     assert!(reader.filter(Result::is_ok).count() >= events);

@@ -222,7 +222,7 @@ fn scan(text: &str, language: Language) -> Vec<Line> {
         let length = match rest {
             ['/', '/', ..] => line_comment(rest, &mut lines),
             ['/', '*', ..] => block_comment(rest, language, &mut lines),
-            ['"', ..] => string(rest, 1, |rest| string_end(rest), &mut lines),
+            ['"', ..] => string(rest, 1, string_end, &mut lines),
             ['\'', ..] => character(rest, language, &mut lines),
             ['r', ..] if language == Language::Rust && begins_word(&chars, at) => {
                 raw_string(rest, &mut lines)

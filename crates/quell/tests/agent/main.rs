@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
 use quell_model::{Lever, Source};
+use quell_testkit::eventually;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -87,15 +88,11 @@ impl Tenant {
         );
         let tenant = Tenant { child };
         // All sleepers have their nice values, in whatever order they started.
-        let start = Instant::now();
         let has = |nice: i64| settings(&[&tenant]).values().any(|it| it.0 == nice);
-        while !(has(1) && has(2)) {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "the tenant's threads do not start"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        assert!(
+            eventually(PATIENCE, || has(1) && has(2)),
+            "the tenant's threads do not start"
+        );
         std::thread::sleep(Duration::from_millis(100));
         tenant
     }
@@ -193,13 +190,9 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // The cgroup's processes have been killed; the kernel may need a moment to remove them.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if !eventually(PATIENCE, || fs::remove_dir(&self.path).is_ok()) {
+            eprintln!("{} could not be removed", self.path.display());
         }
-        eprintln!("{} could not be removed", self.path.display());
     }
 }
 
@@ -270,11 +263,8 @@ impl Agent {
 
     /// The agent's exit code, `None` if a signal ended it, and its log.
     fn ended(mut self) -> (Option<i32>, String) {
-        let start = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < PATIENCE, "the agent does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let ends = eventually(PATIENCE, || self.child.try_wait().unwrap().is_some());
+        assert!(ends, "the agent does not end");
         (self.child.wait().unwrap().code(), self.log())
     }
 }
@@ -284,7 +274,7 @@ impl Drop for Agent {
         if matches!(self.child.try_wait(), Ok(None)) {
             // A failed test: the agent gets the chance to put everything back.
             self.signal(Signal::SIGTERM);
-            std::thread::sleep(Duration::from_secs(1));
+            let _ = eventually(PATIENCE, || !matches!(self.child.try_wait(), Ok(None)));
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

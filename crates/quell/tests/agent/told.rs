@@ -147,15 +147,12 @@ fn a_limit_is_no_interference() {
         "{lim:?}"
     );
     assert!(lim.remarks[0].contains("limited to 0.02 CPUs"), "{lim:?}");
-    let start = Instant::now();
-    let explained = loop {
-        let explained = text(&agent.ask(&["explain", "lim"]).stdout);
-        if explained.contains("deserved") {
-            break explained;
-        }
-        assert!(start.elapsed() < PATIENCE, "{explained}");
-        std::thread::sleep(Duration::from_millis(200));
-    };
+    let mut explained = String::new();
+    let told = eventually(PATIENCE, || {
+        explained = text(&agent.ask(&["explain", "lim"]).stdout);
+        explained.contains("deserved")
+    });
+    assert!(told, "{explained}");
     assert!(explained.contains("limited to 0.02 CPUs"), "{explained}");
     // The tenant deserves what its limit allows, not the CPU time that it would use.
     let deserved = explained.split("deserved ").nth(1).unwrap();
