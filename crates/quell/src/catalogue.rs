@@ -7,9 +7,9 @@ use crate::commands::bench::Job;
 use crate::table;
 use anyhow::Context;
 use quell_bench::result::Substrate;
-use quell_scenario::set::Setting;
 use quell_bench::side::{Side, Sides};
 use quell_scenario::Scenario;
+use quell_scenario::set::Setting;
 use std::fs;
 use std::path::{Path, PathBuf};
 

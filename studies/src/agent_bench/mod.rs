@@ -28,7 +28,7 @@ use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
 use quell_model::Pid;
 use quell_model::Source;
-use quell_model::config::TenantSpec;
+use quell_model::config::{AgentTenant, Selectors, TenantSpec};
 use quell_sys::process::end_with_parent;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};

@@ -341,7 +341,7 @@ mod tests {
         };
         let mut simulation = Simulation::new(topology, costs, Box::new(Fair::eevdf_7_2()));
         for (seed, tenant) in (0..).zip(&instances) {
-            let load = tenant.spec.load.as_ref().map(|load| -> Load {
+            let load = tenant.table.load.as_ref().map(|load| -> Load {
                 let due = Plan::new(&scenario, load, cpus).unwrap().arrivals(seed);
                 let due = due.take_while(move |&due| due < seconds * S).zip(0..);
                 Box::new(due.map(move |(due, number)| Request {
@@ -349,9 +349,9 @@ mod tests {
                     seed: request_seed(seed, number),
                 }))
             });
-            let inside = Tenant::new(&tenant.spec.threads, load);
-            if tenant.spec.kind == TenantKind::Vm {
-                let vcpus = tenant.spec.vcpus.unwrap();
+            let inside = Tenant::new(&tenant.table.threads, load);
+            if tenant.table.spec.kind == TenantKind::Vm {
+                let vcpus = tenant.table.spec.vcpus.unwrap();
                 let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
                 simulation.add_tenant_in(vm, inside);
             } else {

@@ -1,21 +1,22 @@
 //! `quell-studies confirm`: finds of the hunt on a real kernel.
 
+use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::hunt::Case;
 use crate::hunt::confirm::{self, Confirmed};
 use anyhow::Context;
 use quell::commands::InputError;
-use quell::commands::bench::{Job, files_writable, folder_writable, print, sides};
+use quell::commands::bench::{Job, files_writable, folder_writable, print};
 use quell_bench::run;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// Plays each find under all sides.
 ///
 /// # Errors
 /// A file is no find, a find cannot be played, or a light task waits too long there.
 pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
-    let sides = sides(&args.policy, args.on)?;
+    let sides = CATALOGUE.sides(&args.policy, args.on)?;
     if sides.len() < 2 {
         let message = "`--policy`: a reference and at least one side to compare it with";
         return Err(InputError(message.to_string()).into());
@@ -29,7 +30,9 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
     if let Some(folder) = &args.scenarios {
         folder_writable(folder)?;
         for (name, case) in &cases {
-            write(folder, name, case)?;
+            let file = folder.join(format!("{name}.toml"));
+            let text = confirm::scenario(case, name)?;
+            std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         return Ok(());
     }
@@ -37,7 +40,6 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
     let interrupt = run::interrupt_flag()?;
     let mut measure = args.common.measure(args.seconds, args.pairs);
     measure.scheduling = true;
-    let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
     for (number, (name, case)) in cases.iter().enumerate() {
         writeln!(
@@ -47,8 +49,9 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
             cases.len(),
             case.workload
         )?;
-        let file = write(folder.path(), name, case)?;
-        let job = Job::new(&file, &[], sides.clone(), &measure);
+        let text = confirm::scenario(case, name)?;
+        let file = PathBuf::from(format!("{name}.toml"));
+        let job = Job::new(&file, &text, &[], sides.clone(), &measure);
         // A group with tasks and groups in it is refused there.
         let job = match job {
             Ok(job) => job,
@@ -69,13 +72,4 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
     let long = confirmed.rows.iter().filter(|row| row.exceeds()).count();
     anyhow::ensure!(long == 0, "{long} light tasks wait too long");
     Ok(())
-}
-
-/// Writes a find's scenario into the folder; gives the file's path.
-fn write(folder: &Path, name: &str, case: &Case) -> anyhow::Result<String> {
-    let file = folder.join(format!("{name}.toml"));
-    let text = confirm::scenario(case, name)?;
-    std::fs::write(&file, text).with_context(|| file.display().to_string())?;
-    let path = file.to_str().context("the folder's name is no UTF-8")?;
-    Ok(path.to_string())
 }

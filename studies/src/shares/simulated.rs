@@ -9,7 +9,6 @@ use quell_bench::run::simulated::engine;
 use quell_bench::side::Side;
 use quell_model::{TenantWeight, Topology};
 use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
-use quell_scenario::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
 /// What each group gets up to the end of each step, in s of CPU time, under a side, from when all threads
