@@ -90,11 +90,11 @@ pub fn skipped(means: Means, reason: &str) {
     let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Waits until a condition holds; `false` where it does not within the limit. The condition is tested at least
-/// twice, after pauses that grow to 0.1 s.
+/// Waits until a condition holds; `false` where it does not within the limit. The condition is tested at
+/// least twice, after pauses that grow to 0.1 s.
 ///
-/// A test waits with a limit far beyond the usual time, so that the machine's load does not decide whether the
-/// test passes.
+/// A test waits with a limit far beyond the usual time, so that the machine's load does not decide whether
+/// the test passes.
 #[must_use]
 pub fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
