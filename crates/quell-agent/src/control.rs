@@ -164,10 +164,8 @@ impl Controller {
 
     /// Runs one period. Returns an error only when the loop must end.
     fn period(&mut self) -> Result<(), AgentError> {
-        let policy = match &mut self.parts.policy {
-            Some(policy) => Some(policy.as_mut() as &mut dyn Policy),
-            None => None,
-        };
+        let policy = self.parts.policy.as_mut();
+        let policy = policy.map(|it| it.as_mut() as &mut dyn Policy);
         let period = quell_control::period(
             self.observer.as_mut(),
             policy,
