@@ -9,7 +9,7 @@ use std::process::Command;
 
 fn bench(seed: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args(["bench", "mixed", "--on", "sim", "--policy", "fifo,sched"])
+        .args(["bench", "mixed", "--on", "sim", "--policy", "eevdf,sched"])
         .args([
             "--pairs",
             "2",
@@ -37,12 +37,12 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
         row.unwrap()[what].as_f64().unwrap()
     };
     // All of the load is served: 80 % of the CPUs, every request answered, and none before its work is done.
-    for side in ["fifo", "sched"] {
+    for side in ["eevdf", "sched"] {
         assert_eq!(all(side, "errors"), 0.0);
         assert!((0.7..0.9).contains(&all(side, "cpu_share")));
         assert!(all(side, "mean_us") > 12_000.0);
     }
-    assert!(all("sched", "p99_us") < all("fifo", "p99_us"));
+    assert!(all("sched", "p99_us") < all("eevdf", "p99_us"));
     assert_eq!(bench("1")["results"], first["results"]);
     assert_ne!(bench("2")["results"], first["results"]);
 }

@@ -552,7 +552,7 @@ mod tests {
         let tabs = format!("\t{}\n", &long[7..]);
         assert_eq!(found("a.h", &tabs), [(1, Kind::Long)]);
         let document = format!("|{long}|\n\n{long} yes\n");
-        assert_eq!(found("docs/a.md", &document), [(3, Kind::Long)]);
+        assert_eq!(found("page.md", &document), [(3, Kind::Long)]);
         assert_eq!(found("docs/results/a.md", &document), [(3, Kind::Long)]);
     }
 
@@ -562,7 +562,7 @@ mod tests {
             //! Where\n//! it is.\n";
         assert_eq!(found("a.rs", text), [(1, Kind::OneWord)]);
         let document = "# Title\n\nThey.\n\n- `a`\n- two words\n\n```\nThey.\n```\n\n    They.\n";
-        assert_eq!(found("docs/a.md", document), [(3, Kind::OneWord)]);
+        assert_eq!(found("page.md", document), [(3, Kind::OneWord)]);
         assert_eq!(found("CHANGELOG.md", document), []);
     }
 
