@@ -19,7 +19,7 @@ use std::path::PathBuf;
     after_help = "Exit codes: 0 done, 1 the run failed or a study found something, 2 the input is wrong."
 )]
 pub struct Cli {
-    /// Which study.
+    /// The study to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -29,8 +29,9 @@ pub struct Cli {
 pub enum Command {
     /// Compare sides on one scenario, as `quell bench` does
     ///
-    /// Beside the sides that `quell` has, on the simulator: credit, credit2, bvt, isolation, host-aware, parties,
-    /// dyniso and ideal. Without a scenario the built-in ones are listed, those of papers among them.
+    /// Beside the sides that `quell` has, on the simulator: credit, credit2, bvt, isolation, host-aware,
+    /// parties, dyniso and ideal. Without a scenario the built-in ones are listed, those of papers among
+    /// them.
     Bench(Box<Bench>),
     /// How many tenants fit, as `quell capacity` tells; with the same sides as `bench`
     Capacity(Box<Capacity>),

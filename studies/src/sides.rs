@@ -22,8 +22,8 @@ pub const SIDES: Sides = Sides::with(&[
     Extra(&Baseline::Ideal),
 ]);
 
-/// What threads of tenants that answer requests borrow under [`Baseline::Bvt`]: about two slices, so that they
-/// go before threads that had the CPU for less than that much longer.
+/// The warp, in ns, of threads of tenants that answer requests under [`Baseline::Bvt`]: about two slices, so
+/// that these threads go before threads that had the CPU for less than that much longer.
 const BVT_WARP: u64 = 10_000_000;
 
 /// A scheduler that papers compare with, or what divides cores on top of the host's own.

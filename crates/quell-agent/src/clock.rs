@@ -25,7 +25,7 @@ pub enum Wake {
         /// Deadlines for which there was no period.
         missed: u64,
     },
-    /// SIGHUP.
+    /// SIGHUP arrived: the configuration is to be read anew.
     Reload,
     /// The signal that ends the agent.
     Stop(&'static str),

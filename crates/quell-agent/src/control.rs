@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
-/// So many failed observations in a row end the agent: it must not keep settings in force that it can no
-/// longer judge.
+/// The number of failed observations in a row that ends the agent: it must not keep settings in force that it
+/// can no longer judge.
 const MAX_FAILURES: u32 = 10;
 
 /// What a configuration makes: the parts that a reload replaces.

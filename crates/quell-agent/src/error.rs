@@ -17,7 +17,7 @@ pub enum AgentError {
     ReadConfig {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the read.
         source: io::Error,
     },
     /// The host cannot be observed.

@@ -1,4 +1,4 @@
-//! Which of the capabilities that Quell needs this process has, and what each is for.
+//! The capabilities that Quell needs, what does not work without each, and those that this process lacks.
 
 use crate::wire::Missing;
 use quell_model::config::AgentTenant;

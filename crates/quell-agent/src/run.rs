@@ -32,7 +32,7 @@ pub struct AgentOptions {
     pub journal: PathBuf,
     /// Observe and decide, change nothing; the journal is not opened.
     pub dry_run: bool,
-    /// Which source of figures to use.
+    /// The source of the threads' figures.
     pub source: Preference,
 }
 

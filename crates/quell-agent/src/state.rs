@@ -65,7 +65,7 @@ pub struct Counts {
     pub overruns: u64,
     /// Periods without a snapshot.
     pub observe_errors: u64,
-    /// Reloads.
+    /// Reloads of the configuration.
     pub reloads: u64,
     /// Settings written.
     pub changes: u64,

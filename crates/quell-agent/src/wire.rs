@@ -86,11 +86,11 @@ pub struct Missing {
 /// The wall time of one period's steps, in µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PeriodCost {
-    /// Taking the snapshot.
+    /// The time to take the snapshot.
     pub observe_us: u64,
-    /// Deciding.
+    /// The time to decide on the plan.
     pub decide_us: u64,
-    /// Acting.
+    /// The time to write the plan's settings.
     pub act_us: u64,
 }
 

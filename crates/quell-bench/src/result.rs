@@ -550,7 +550,8 @@ pub struct AgentLog {
     pub changes: Vec<ChangeCount>,
     /// The settings of each thread that was changed, over time.
     pub threads: Vec<ThreadTrack>,
-    /// Which tenant or cause made which tenant wait, as far as the agent can see it.
+    /// Ready time by the tenant that waited and by the tenant or other cause that made it wait, as far as the
+    /// agent can see it.
     pub waits: Vec<WaitCause>,
     /// The effect of the agent's actions as the agent measured it; empty: it did not measure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

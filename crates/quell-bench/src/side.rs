@@ -1,7 +1,8 @@
 //! The sides of a comparison, by the names that `--policy` takes.
 //!
-//! [`Side`] has the product's. Another crate adds schedulers of the simulator as [`SimulatedSide`]s: it names them
-//! by [`Sides`] of its own, and what measures a side asks the side itself for its class and controller.
+//! [`Side`] has the sides of the product. Another crate adds schedulers of the simulator as
+//! [`SimulatedSide`]s: that crate names them by [`Sides`] of its own, and the simulator's benchmark asks a
+//! side itself for its class and its controller.
 
 mod extra;
 
@@ -24,14 +25,15 @@ pub enum Side {
     Dasec,
     /// [`Side::Dasec`] without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
-    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where it
-    /// helps.
+    /// [`Side::Dasec`] with the guard: the agent measures what the feedback does, and keeps the feedback only
+    /// where it helps.
     Guarded,
-    /// As [`Side::Quell`], but through stock interfaces on every kernel.
+    /// [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
     /// The tenants' weights alone, by `cpu.weight` and nice values, as an administrator would set them.
     Weights,
-    /// The criticality mechanism alone, as the Akita paper has it; what promises leave is shared by weight.
+    /// The criticality mechanism alone, as the Akita paper has it; tenants share by weight the CPU time that
+    /// promises leave.
     Akita,
     /// The pools mechanism alone, as the UFO paper has it, on the kernel's own scheduler.
     Ufo,
@@ -44,11 +46,11 @@ pub enum Side {
     Scheduler(ExternalScheduler),
     /// A scheduler that only the simulator has.
     Simulated(Simulated),
-    /// Another one, which is not the product's.
+    /// A side that another crate adds.
     Extra(Extra),
 }
 
-/// Some of Quell's mechanisms, each once.
+/// Some of Quell's mechanisms, each at most once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Composition {
     name: String,
@@ -56,8 +58,8 @@ pub struct Composition {
 }
 
 impl Composition {
-    /// Reads names as in `asymmetry+share`, in any order; `None` where a name is no mechanism, or stands
-    /// there twice.
+    /// Reads the names of mechanisms as in `asymmetry+share`, in any order; `None` if one of them is no
+    /// mechanism or is named twice.
     fn of(name: &str) -> Option<Composition> {
         let mechanisms: Option<Vec<Mechanism>> = name.split('+').map(Mechanism::named).collect();
         let mechanisms = mechanisms?;
@@ -69,21 +71,21 @@ impl Composition {
     }
 }
 
-/// Schedulers of the simulator ([`quell_sim`]).
+/// The product's schedulers that only the simulator ([`quell_sim`]) has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
-    /// The kernel's as of 6.1.
+    /// CFS as of Linux 6.1.
     Cfs,
-    /// The kernel's as of 6.12.
+    /// EEVDF as of Linux 6.12.
     Eevdf612,
-    /// The kernel's as of 7.2.
+    /// EEVDF as of Linux 7.2.
     Eevdf,
-    /// One queue for all CPUs, in turns of 3 ms.
+    /// One queue of threads for all CPUs; a thread's turn is 3 ms at most.
     Fifo,
 }
 
 impl Simulated {
-    /// All of them.
+    /// All of these schedulers.
     pub const ALL: [Simulated; 4] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
@@ -91,7 +93,7 @@ impl Simulated {
         Simulated::Fifo,
     ];
 
-    /// Its name.
+    /// The scheduler's name as a side.
     pub const fn as_str(self) -> &'static str {
         match self {
             Simulated::Cfs => "cfs",
@@ -105,20 +107,21 @@ impl Simulated {
 /// A part of the asymmetry mechanism, by the paper's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// Time-slice allocator.
+    /// The time-slice allocator.
     Tsa,
-    /// Rescheduling-latency adjuster.
+    /// The rescheduling-latency adjuster.
     Rla,
-    /// Resource-conflict resolver; the scheduler has none, so this matters on stock interfaces only.
+    /// The resource-conflict resolver; Quell's scheduler has none, so this part matters on stock interfaces
+    /// only.
     Rcr,
 }
 
 /// A scheduler by name and command line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExternalScheduler {
-    /// What the side is called.
+    /// The name of the side.
     pub name: String,
-    /// Program and arguments; the program `quell` is this one.
+    /// The program and its arguments; the program `quell` is this program.
     pub command: Vec<String>,
 }
 
@@ -127,8 +130,9 @@ impl ExternalScheduler {
     /// well.
     ///
     /// # Errors
-    /// [`SideError::BadOptions`] where the scheduler has no such options; [`SideError::NotSimulated`] where
-    /// the command runs another scheduler.
+    /// The call fails if Quell's scheduler does not take the command's arguments
+    /// ([`SideError::BadOptions`]), and if the command runs another scheduler
+    /// ([`SideError::NotSimulated`]).
     pub fn options(&self) -> Result<quell_sched::Options, SideError> {
         match quell_sched::Options::of_command(&self.command) {
             Some(Ok(options)) => Ok(options),
@@ -146,13 +150,14 @@ impl ExternalScheduler {
     }
 }
 
-/// A single layer of all threads, which may preempt others: what scx_layered needs to be told to schedule
-/// tenants that it does not know.
+/// The configuration that lets scx_layered schedule tenants that it does not know: a single layer of all
+/// threads, which may preempt others, with slices of 20 ms.
 const LAYERED: &str =
     r#"[{"name":"all","matches":[[]],"kind":{"Open":{"preempt":true,"slice_us":20000}}}]"#;
 
 /// Published sched_ext schedulers by name, and the arguments that they are measured with: their own defaults,
-/// except where those are not for servers. On a host they are taken from `PATH`; the kernel lab has its own.
+/// except where the defaults are not for servers. A host takes the programs from `PATH`; the kernel lab has
+/// its own.
 const PEERS: [(&str, &[&str]); 5] = [
     ("scx_bpfland", &[]),
     ("scx_rusty", &[]),
@@ -164,37 +169,37 @@ const PEERS: [(&str, &[&str]); 5] = [
 /// Why a side's name cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// Not a side.
+    /// The name is no side's.
     #[error("`{name}` is no side{suggestion}; there are: {known}",
         suggestion = .sides.suggestion(.name), known = .sides.known())]
     Unknown {
-        /// What was named.
+        /// The name that was given.
         name: String,
-        /// The sides that there are.
+        /// The sides that the program knows.
         sides: Sides,
     },
-    /// A side that papers compare with.
+    /// The side is one that papers compare with, and only quell-studies measures it.
     #[error("`{0}` is a side of quell-studies: `quell-studies bench` takes it")]
     OfStudies(String),
-    /// A scheduler of the user's without a name or a command.
+    /// A scheduler of the user's has no name or no command.
     #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
     BadCommand(String),
-    /// Quell's own scheduler has no such options.
+    /// Quell's own scheduler does not take the arguments of this side's command: the side and the reason.
     #[error("`{0}`: {1}")]
     BadOptions(String, String),
     /// The side runs on the simulator only.
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
-    /// Of another substrate.
+    /// The side does not run on the simulator.
     #[error("side `{side}` does not run on the simulator yet; there are: {simulated}",
         simulated = .sides.simulated())]
     NotSimulated {
         /// The side.
         side: String,
-        /// The sides that there are.
+        /// The sides that the program knows.
         sides: Sides,
     },
-    /// Nothing to measure.
+    /// The list names no side.
     #[error(
         "name at least one side, or more separated by commas, the baseline first (`default,quell`)"
     )]
@@ -202,7 +207,7 @@ pub enum SideError {
 }
 
 impl Side {
-    /// The fixed names of sides, except those that only the simulator has.
+    /// The fixed names of the product's sides, except of the sides that only the simulator has.
     pub const NAMES: [&'static str; 17] = [
         "default",
         "dasec",
@@ -244,15 +249,15 @@ impl Side {
         }
     }
 
-    /// Whether all of them can be measured there.
+    /// Checks that every one of these sides of the product can be measured on a substrate.
     ///
     /// # Errors
-    /// The first side that is another substrate's, or is Quell's scheduler with options that it has not.
+    /// As [`Sides::check`].
     pub fn check(sides: &[Side], on: Substrate) -> Result<(), SideError> {
         Sides::PRODUCT.check(sides, on)
     }
 
-    /// Quell's own scheduler alone.
+    /// The side of Quell's own scheduler alone, with its default options and without an agent.
     pub fn sched() -> Side {
         Side::Scheduler(ExternalScheduler {
             name: "sched".into(),
@@ -260,7 +265,7 @@ impl Side {
         })
     }
 
-    /// The published scheduler of this name.
+    /// The side of the published scheduler of this name, if there is one.
     fn peer(name: &str) -> Option<Side> {
         let (name, arguments) = PEERS.iter().find(|(known, _)| *known == name)?;
         let command = std::iter::once(name).chain(*arguments);
@@ -289,7 +294,7 @@ impl Side {
     pub fn agent(&self) -> Option<AgentFile> {
         let mut agent = AgentSettings::default();
         let mut asymmetry = AsymmetrySettings::default();
-        // Mechanisms that are reproduced or compared act all the time, so without the guard.
+        // A mechanism that is reproduced from a paper or compared acts all the time: the guard is off.
         if !matches!(self, Side::Quell | Side::Stock | Side::Guarded) {
             agent.guard = GuardMode::Off;
         }
@@ -327,8 +332,8 @@ impl Side {
         })
     }
 
-    /// The agent's configuration on this side with the mechanisms that these tenants need, and these settings
-    /// of criticality.
+    /// The agent's configuration on this side with the mechanisms that these tenants need, without tenants,
+    /// and with these settings of criticality; `None` where no agent runs.
     pub fn agent_for<'a>(
         &self,
         tenants: impl IntoIterator<Item = &'a TenantSpec>,
@@ -350,8 +355,7 @@ impl Side {
     /// side may stand there twice (A/A).
     ///
     /// # Errors
-    /// [`SideError::Unknown`] or [`SideError::BadCommand`] for the first name that is no side,
-    /// [`SideError::None`] for an empty list.
+    /// As [`Sides::parse_list`].
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
         Sides::PRODUCT.parse_list(text)
     }
@@ -364,12 +368,12 @@ impl Side {
         }
     }
 
-    /// Whether it acts by how far tenants are from their objectives.
+    /// Whether the side acts by how far tenants are from their objectives.
     pub fn needs_objectives(&self) -> bool {
         matches!(self, Side::Extra(it) if it.needs_objectives())
     }
 
-    /// Whether it does by the pools mechanism.
+    /// Whether the side gives tenants CPUs of their own by the pools mechanism.
     pub fn has_pools(&self) -> bool {
         self.agent()
             .is_some_and(|it| it.agent.has(Mechanism::Pools))
@@ -389,13 +393,13 @@ impl Side {
     }
 }
 
-/// The sides that a program can name: the product's, and those that it adds.
+/// The sides that a program can name: the product's sides, and the sides that the program adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sides {
     extra: &'static [Extra],
 }
 
-/// The names that only quell-studies can measure.
+/// The names of the sides that only quell-studies can measure.
 const OF_STUDIES: [&str; 8] = [
     "credit",
     "credit2",
@@ -408,10 +412,10 @@ const OF_STUDIES: [&str; 8] = [
 ];
 
 impl Sides {
-    /// The product's.
+    /// The product's sides.
     pub const PRODUCT: Sides = Sides { extra: &[] };
 
-    /// The product's and these.
+    /// The product's sides and these.
     pub const fn with(extra: &'static [Extra]) -> Sides {
         Sides { extra }
     }
@@ -419,7 +423,9 @@ impl Sides {
     /// The side of that name, or the scheduler of the user's that `NAME=COMMAND` is.
     ///
     /// # Errors
-    /// There is no such side, or the name or the command is empty.
+    /// The call fails if these sides have none of that name ([`SideError::Unknown`]), or quell-studies alone
+    /// has it ([`SideError::OfStudies`]), and if the name or the command of `NAME=COMMAND` is empty
+    /// ([`SideError::BadCommand`]).
     pub fn named(self, name: &str) -> Result<Side, SideError> {
         if let Some((name, command)) = name.split_once('=') {
             let command: Vec<String> = command.split_whitespace().map(String::from).collect();
@@ -464,11 +470,12 @@ impl Sides {
         }
     }
 
-    /// Reads a comma-separated list of one or more. The first is the baseline of the others; a side may stand
-    /// there twice (A/A).
+    /// Reads a comma-separated list of one or more sides. The first side is the baseline of the others; a
+    /// side may stand there twice (A/A).
     ///
     /// # Errors
-    /// The list is empty, or the first name that is no side.
+    /// The call fails if the list names no side ([`SideError::None`]); else as [`Sides::named`] for the first
+    /// name that is no side's.
     pub fn parse_list(self, text: &str) -> Result<Vec<Side>, SideError> {
         let names = text
             .split(',')
@@ -483,10 +490,13 @@ impl Sides {
         Ok(sides)
     }
 
-    /// Whether all of these can be measured there.
+    /// Checks that every one of these sides can be measured on a substrate.
     ///
     /// # Errors
-    /// The first side that is another substrate's, or is Quell's scheduler with options that it has not.
+    /// The call fails at the first side that cannot: on the simulator a side that does not run there
+    /// ([`SideError::NotSimulated`]) or Quell's scheduler with arguments that it does not take
+    /// ([`SideError::BadOptions`]); in VMs and on the host a side that only the simulator has
+    /// ([`SideError::SimulatorOnly`]).
     pub fn check(self, sides: &[Side], on: Substrate) -> Result<(), SideError> {
         let not_simulated = |side: &Side| SideError::NotSimulated {
             side: side.to_string(),
@@ -500,7 +510,8 @@ impl Sides {
                     Err(SideError::NotSimulated { .. }) => return Err(not_simulated(side)),
                     Err(other) => return Err(other),
                 },
-                // The simulator's schedulers have no settings as stock interfaces do.
+                // The simulator's stock interfaces only place threads and plug vCPUs: an agent cannot set
+                // weights, nice values or slices there.
                 (Side::Stock | Side::Weights, Substrate::Sim) => return Err(not_simulated(side)),
                 (side, Substrate::Sim) if side.agent().is_some() => {}
                 (Side::Simulated(_) | Side::Extra(_), Substrate::Vm | Substrate::Host) => {
@@ -513,13 +524,13 @@ impl Sides {
         Ok(())
     }
 
-    /// The names of the simulator's own.
+    /// The names of the sides that only the simulator has.
     fn of_simulator(self) -> impl Iterator<Item = &'static str> {
         let own = Simulated::ALL.map(Simulated::as_str).into_iter();
         own.chain(self.extra.iter().map(|side| side.name()))
     }
 
-    /// Every name that is fixed.
+    /// Every fixed name of these sides; `NAME=COMMAND` and composed mechanisms have none.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         Side::NAMES.into_iter().chain(self.of_simulator())
     }
@@ -566,7 +577,6 @@ impl fmt::Display for Side {
     }
 }
 
-/// Every fixed name of a side.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -623,13 +633,13 @@ mod tests {
             })
             .collect();
         assert_eq!(commands[0], ["scx_lavd", "--performance"]);
-        // The scheduler's configuration is one argument, and JSON.
+        // The configuration of scx_layered is one argument, and JSON.
         assert_eq!(commands[1].len(), 2);
         let layers: serde_json::Value = serde_json::from_str(&commands[1][1]).unwrap();
         assert_eq!(layers[0]["kind"]["Open"]["slice_us"], 20_000);
         let peers: Vec<bool> = sides.iter().map(Side::is_peer).collect();
         assert_eq!(peers, [false, true, true, false]);
-        // The arguments that a guest is given stand for the sides again.
+        // The texts that a guest is given for the sides name the same sides there.
         let arguments: Vec<String> = sides.iter().map(Side::argument).collect();
         assert_eq!(
             arguments[1..],

@@ -199,7 +199,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "group[0].within",
         "in itself: inner in outer in inner",
     ),
-    // Limits.
+    // Limits of CPU time.
     (
         "quota_ms = 20",
         "quota_ms = 0.5",
@@ -279,7 +279,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "group[0]",
         "no tenant lies within group `inner`",
     ),
-    // CPUs.
+    // CPUs of tenants.
     (
         "cpus = \"0-1,3\"",
         "cpus = \"0-4\"",

@@ -6,10 +6,10 @@
 //!
 //! A scenario's tenant ([`ScenarioTenant`]) has the terms that an agent is told of, which are
 //! [`TenantSpec`](quell_model::config::TenantSpec) in `quell-model`, and what its threads do. The files of
-//! `quell admit` ([`HostFile`]) are here because their hosts are a scenario's. The agent does not depend on this
-//! crate.
+//! `quell admit` ([`HostFile`]) are here because their hosts are a scenario's. The agent does not depend on
+//! this crate.
 //!
-//! Times in files are in the unit that their key ends in (`_us`, `_ms`); computed times are `u64` nanoseconds.
+//! A time in a file is in the unit that its key ends in (`_us`, `_ms`); computed times are `u64`, in ns.
 //!
 //! ```
 //! use quell_scenario::{Scenario, Step, TimeUs};

@@ -219,7 +219,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "1 to 8192",
     ),
     ("[host]", "[host]\ncpus = 8", "host.cpus", "give one"),
-    // Tenants.
+    // The keys of tenants.
     (
         "name = \"cache\"",
         "name = \"img-1\"",
@@ -286,7 +286,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[2].load",
         "no program of this tenant",
     ),
-    // Applications.
+    // The keys of applications.
     (
         "app = { memcached = {",
         "app = { memcache = {",
@@ -341,7 +341,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[0].app",
         "one or the other",
     ),
-    // Load.
+    // The keys of load.
     (
         "load = { arrival = \"trace\", trace = \"day.trace\" }",
         "",
@@ -493,7 +493,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[1].load.rate",
         "brings its own rates",
     ),
-    // Threads.
+    // The keys of threads.
     (
         "name = \"main\"",
         "name = \"helper\"",
@@ -586,7 +586,7 @@ priority = 100",
         "tenant[3].thread[0].program[0].timer.period_us",
         "outside 1 to",
     ),
-    // Steps.
+    // The steps of programs.
     (
         "{ run_us = 10 }",
         "{ run = 10 }",

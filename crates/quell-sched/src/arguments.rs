@@ -15,7 +15,8 @@ pub struct Arguments {
     /// Do not tell short requests from long ones
     #[arg(long)]
     no_requests: bool,
-    /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight: within two points of the host in any two seconds, nearly always (docs/results/scheduler.md)
+    /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight: within two
+    /// points of the host in any two seconds, nearly always (docs/results/scheduler.md)
     #[arg(long)]
     share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]

@@ -29,8 +29,9 @@ pub struct Events<E> {
     unused: u32,
     /// The lists, by digit and value.
     lists: Vec<List>,
-    /// Which digits have lists that are not empty, and which lists of each digit are not empty (bit masks).
+    /// Bit mask of the digits that have lists that are not empty.
     digits: u16,
+    /// By digit, the bit mask of its lists that are not empty, by value.
     values: [u64; DIGITS],
 }
 

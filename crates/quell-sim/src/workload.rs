@@ -41,17 +41,17 @@ pub struct Answer {
 /// What a thread does until its next step; times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Uses CPU time.
+    /// Uses CPU time: this much.
     Run(Nanos),
     /// Spins: uses CPU time until the object may have changed, at most this long.
     Spin(Nanos),
-    /// Sleeps.
+    /// Sleeps for this long.
     Sleep(Nanos),
     /// Asks its client, which takes this long to reply.
     Exchange(Nanos),
     /// Waits until it is woken.
     Block,
-    /// Ends.
+    /// Ends, and takes no further step.
     Exit,
 }
 
@@ -371,8 +371,9 @@ struct Stack {
     past: bool,
     /// When each of the thread's timers last ended, in ns.
     timers: Vec<Nanos>,
-    /// Which of the tenant's programs the thread runs, and which of the tenant's threads it is.
+    /// The program that the thread runs, by its number among the tenant's programs.
     program: usize,
+    /// The number of the thread among the tenant's threads.
     index: u64,
 }
 

@@ -203,9 +203,9 @@ fn threads_of_four_groups_take_turns_on_two_cpus() {
 #[test]
 fn a_group_collapses_where_its_wakeups_do_not_preempt() {
     // Ishiguro et al. saw T3 get 0.3 % instead of 30, and G0 : G1 = 149.7 : 50.3, in CFS with 8 CPUs'
-    // tunables. That takes wakeups that do not preempt, so that T3 waits for a tick each time, however short
-    // it runs: a wakeup granularity (4 ms) that is, in the virtual time of a group's entity, longer than the
-    // credit of a sleeper (12 ms).
+    // tunables. The collapse takes wakeups that do not preempt, so that T3 waits for a tick each time,
+    // however short it runs: a wakeup granularity (4 ms) that is, in the virtual time of a group's entity,
+    // longer than the credit of a sleeper (12 ms).
     let mut eight = machine(Cfs61, Topology::flat(8), Costs::TYPICAL);
     let groups = [group(&mut eight, 50), group(&mut eight, 50)];
     for (number, cpu) in [0, 1, 0, 1].into_iter().enumerate() {

@@ -212,7 +212,8 @@ fn other_packets_and_fields_are_passed_over() {
     };
     let mut bytes = written(&[event(1)]);
     bytes.extend([0x0a, 4, 0x5a, 2, 0x08, 1]); // a packet with a track event
-    bytes.extend([0x10, 0x80, 0x01]); // fields 2 to 5 of the file's message: a number, 8 bytes, some bytes, 4 bytes
+    // Fields 2 to 5 of the file's message: a number, 8 bytes, some bytes, 4 bytes.
+    bytes.extend([0x10, 0x80, 0x01]);
     bytes.extend([0x19, 1, 2, 3, 4, 5, 6, 7, 8]);
     bytes.extend([0x22, 3, 1, 2, 3]);
     bytes.extend([0x2d, 1, 2, 3, 4]);

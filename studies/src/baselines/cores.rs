@@ -1,16 +1,18 @@
-//! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso
-//! ([`super`] decides how many; here is which, and what they see).
+//! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso. The parent module
+//! ([`super`]) decides how many cores a tenant gets; this one decides which ones, and what the tenant's
+//! threads and guest are told.
 //!
-//! A *core* is all its CPUs, so that no two tenants share one. Cores of `emulator_cpus` are not dealt out,
-//! and emulator threads bound to them stay there. Cores are dealt out in the order of caches, and who gets
-//! one more gets it from a cache that it has most of already. With more tenants than cores some have the same
-//! one, and nothing moves, as nobody has more than one.
+//! A *core* is all its CPUs, so that no two tenants share one. The cores of `emulator_cpus` are not dealt
+//! out, and emulator threads bound to them stay there. Cores are dealt out in the order of caches, and a
+//! tenant that gets one more gets it from the cache that most of its cores are in. With more tenants than
+//! cores some tenants share a core, and no core moves, as no tenant has more than one.
 //!
-//! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of what they
-//! answered since the last tick. They know batch tenants all together only: these begin with one tenant's
-//! part, of which they keep one core and have the rest while nobody else needs it, as all that is free. A
-//! VM's vCPU and emulator threads are on its cores; its guest is not told, but under host-aware isolation,
-//! where it has as many virtual CPUs online as it has CPUs.
+//! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of the
+//! latencies of their answers since the last tick. They know batch tenants only as one: together these begin
+//! with one tenant's part, of which they keep one core; they use the rest, like all cores that are free,
+//! until another tenant gets them. A VM's vCPU and emulator threads are on its cores. Its guest is not told
+//! of this, except under host-aware isolation, where the guest has as many virtual CPUs online as the VM has
+//! CPUs.
 
 use super::{Move, Parties, dyniso, equal_split};
 use quell_bench::run::simulated::{Controller, Owner, for_emulators};
@@ -19,44 +21,48 @@ use quell_model::{CpuId, CpuSet, ThreadRole};
 use quell_scenario::TenantInstance;
 use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
-/// Tenants that have the same cores.
+/// The tenants that have the same cores: one tenant, or all batch tenants.
 struct Holder {
-    /// Their threads on the host.
+    /// The tenants' threads on the host, without the emulator threads that are bound elsewhere.
     threads: Vec<ThreadId>,
-    /// By number.
+    /// The indices of the cores that these tenants hold.
     cores: Vec<usize>,
-    /// The CPUs that its threads were told last.
+    /// The CPUs to which the threads were last restricted.
     told: CpuSet,
-    /// Its VM and the number of that one's virtual CPUs, if its guest is told too.
+    /// The tenant's VM and the number of its virtual CPUs, if the guest is told its number of CPUs too.
     guest: Option<(VmId, u32)>,
 }
 
-/// A core.
+/// A core: its CPUs, and the last-level cache that it is in.
 struct Core {
     cpus: CpuSet,
     cache: u32,
 }
 
-/// What moves cores.
+/// The part of the controller that moves cores.
 struct Mover {
     parties: Parties,
-    /// By the simulation's tenant, which of PARTIES' tenants it is.
+    /// For each tenant of the simulation, its index among the tenants of PARTIES; `None`: a batch tenant.
     numbers: Vec<Option<usize>>,
 }
 
-/// The controller.
+/// The controller that restricts tenants to cores of a simulated machine.
 pub struct Cores {
+    /// The cores that are dealt out, in the order of caches.
     cores: Vec<Core>,
-    /// Those that cores move between, then batch tenants, if there are any.
+    /// The holders of cores. Where cores move, each tenant that answers requests comes first, then all batch
+    /// tenants as one, if there are any.
     holders: Vec<Holder>,
-    /// Cores that nobody holds; batch tenants use them meanwhile.
+    /// The indices of the cores that no tenant holds; batch tenants use them meanwhile.
     free: Vec<usize>,
+    /// `None`: cores do not move.
     mover: Option<Mover>,
+    /// The time at which the controller acts next, in ns.
     next_ns: u64,
 }
 
 impl Cores {
-    /// Every tenant has its equal part for ever.
+    /// Static isolation: every tenant has an equal part of the cores for ever.
     pub fn fixed(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
         let all: Vec<Vec<usize>> = (0..instances.len())
             .map(|instance| vec![instance])
@@ -66,7 +72,8 @@ impl Cores {
         cores
     }
 
-    /// The same, and guests are told.
+    /// Host-aware isolation: as [`Cores::fixed`], and a VM's guest has as many virtual CPUs online as the VM
+    /// has CPUs.
     pub fn host_aware(
         instances: &[TenantInstance<'_>],
         owners: &[Owner],
@@ -81,14 +88,14 @@ impl Cores {
         cores
     }
 
-    /// PARTIES. Latency tenants need objectives.
+    /// PARTIES ([`Parties`]). A tenant that answers requests and has no objective never needs another core.
     pub fn parties(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
         Cores::moved(instances, owners, machine, |targets_ns, _| {
             Parties::new(targets_ns)
         })
     }
 
-    /// DynIso. Latency tenants need objectives.
+    /// DynIso ([`dyniso()`]). A tenant that answers requests and has no objective never needs another core.
     pub fn dyniso(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
         let of_core = machine.cpus.len() / cores_of(machine, &CpuSet::new()).len().max(1);
         Cores::moved(instances, owners, machine, |targets_ns, vcpus| {
@@ -96,6 +103,8 @@ impl Cores {
         })
     }
 
+    /// A controller that moves cores as `parties` decides, which gets the targets, in ns, and the numbers of
+    /// vCPUs of the tenants that answer requests.
     fn moved(
         instances: &[TenantInstance<'_>],
         owners: &[Owner],
@@ -132,7 +141,7 @@ impl Cores {
         cores
     }
 
-    /// Nobody has any yet. Each group of instances is a holder.
+    /// A controller whose tenants hold no cores yet. Each group of instances is a holder.
     fn new(
         groups: &[Vec<usize>],
         instances: &[TenantInstance<'_>],
@@ -164,7 +173,8 @@ impl Cores {
         }
     }
 
-    /// Deals out so many to each, one after the other; the rest is free. Who would get none shares one.
+    /// Deals out `counts` cores to the holders, one holder after the other; the other cores are free. A
+    /// holder that would get no core shares one with another holder.
     fn deal(&mut self, counts: &[u32]) {
         let mut next = 0..self.cores.len();
         for (number, (holder, &count)) in self.holders.iter_mut().zip(counts).enumerate() {
@@ -176,8 +186,8 @@ impl Cores {
         self.free = next.collect();
     }
 
-    /// Of these cores, the one that a holder of others should get: in the cache that most of its own are in,
-    /// the last one.
+    /// The position in `from` of the core that the holder `to` should get: the last one of those in the cache
+    /// that most of the holder's cores are in. For `None`, the pool, it is the last core of all.
     fn nearest(&self, from: &[usize], to: Option<usize>) -> Option<usize> {
         let near = |&(_, &core): &(usize, &usize)| {
             let own = to.map_or(&[][..], |to| &self.holders[to].cores);
@@ -188,6 +198,7 @@ impl Cores {
         best.map(|(place, _)| place)
     }
 
+    /// Moves one core between holders, or between a holder and the free cores.
     fn step(&mut self, step: Move) {
         let from = match step.from {
             Some(from) => &self.holders[from].cores,
@@ -207,7 +218,7 @@ impl Cores {
         }
     }
 
-    /// Tells threads where they may run from now on.
+    /// Restricts the threads of holders whose CPUs changed to their CPUs, and tells guests that are to know.
     fn apply(&mut self, simulation: &mut Simulation) {
         let movable = self
             .mover
@@ -235,7 +246,7 @@ impl Cores {
 }
 
 impl Mover {
-    /// How many tenants cores are moved between.
+    /// The number of tenants that cores move between.
     fn count(&self) -> usize {
         self.numbers
             .iter()
@@ -244,7 +255,8 @@ impl Mover {
             .map_or(0, |last| last + 1)
     }
 
-    /// What each answered in 99 of 100 cases at the latest.
+    /// For each tenant that cores move between, the 99th percentile of the latencies of these answers, in ns;
+    /// `None`: the tenant answered no request.
     fn latencies(&self, answers: &[Answer]) -> Vec<Option<u64>> {
         let mut all = vec![Vec::new(); self.count()];
         for answer in answers {
@@ -278,7 +290,7 @@ impl Controller for Cores {
             self.next_ns = u64::MAX;
             return;
         };
-        // At first there is nothing to look at yet.
+        // At the start no answers have been seen, so no core moves.
         if self.next_ns > 0 {
             let seen = mover.latencies(answers);
             let held = self.holders.iter().map(|holder| holder.cores.len() as u32);
@@ -293,7 +305,7 @@ impl Controller for Cores {
     }
 }
 
-/// The machine's cores, in the order of their caches, without those of which a CPU has another use.
+/// The machine's cores in the order of their caches, without the cores that have a CPU in `used`.
 fn cores_of(machine: &Machine, used: &CpuSet) -> Vec<Core> {
     let all = || machine.topology.cpus.iter();
     let in_use = |core: u32| all().any(|cpu| cpu.core == core && used.contains(cpu.id));
@@ -321,14 +333,14 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// What became of a scenario.
+    /// A scenario's simulation after a run, with its controller and the answers that it gave.
     struct Course {
         simulation: Simulation,
         controller: Box<dyn Controller>,
         answers: Vec<Answer>,
     }
 
-    /// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
+    /// Runs a scenario under a side for `seconds`, on a machine that has no costs; its ticks come every 4 ms.
     fn course(side: &'static Baseline, text: &str, seconds: u64) -> Course {
         let text = format!("name = \"t\"\n{text}");
         let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
@@ -376,7 +388,7 @@ mod tests {
         }
     }
 
-    /// The CPUs of each of the host's tenants that has threads there.
+    /// The CPUs of each tenant that has threads on the host; all threads of a tenant have the same ones.
     fn cpus(course: &Course) -> Vec<String> {
         let mut all: Vec<(usize, CpuSet)> = Vec::new();
         for thread in &course.simulation.machine().threads {
@@ -389,13 +401,14 @@ mod tests {
         all.into_iter().map(|(_, cpus)| cpus.to_string()).collect()
     }
 
+    /// The mean latency of a tenant's answers, in ms.
     fn mean_ms(course: &Course, tenant: usize) -> f64 {
         let own = course.answers.iter().filter(|it| it.tenant == tenant);
         let latencies: Vec<f64> = own.map(|it| (it.at - it.due) as f64 / 1e6).collect();
         latencies.iter().sum::<f64>() / latencies.len() as f64
     }
 
-    /// A server of many threads whose requests take a ms of a CPU in the mean.
+    /// A tenant of 100 threads whose requests take 1 ms of CPU time on average.
     fn server(name: &str, rate: u32, p99_ms: f64) -> String {
         format!(
             "[[tenant]]\nname = \"{name}\"\nload = {{ rate = {rate} }}\nobjective = {{ p99_ms = {p99_ms} }}\n\
@@ -418,8 +431,8 @@ mod tests {
         let text = format!("{host}{}{HOG}", server("a", 600, 10.0));
         let course = course(&Baseline::Isolation, &text, 100);
         assert_eq!(cpus(&course), ["0", "1"]);
-        // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or
-        // worse.
+        // Turns of 0.7 ms and more are no perfect processor sharing, so the mean may be a little below or
+        // above 1 / (mu - lambda), here 2.5 ms.
         let mean = mean_ms(&course, 0);
         assert!((mean / 2.5 - 1.0).abs() < 0.1, "{mean}");
         let hog: u64 = course.simulation.machine().threads[100..]
@@ -446,7 +459,7 @@ mod tests {
 
     #[test]
     fn parties_moves_cores_to_whom_they_are_needed_by() {
-        // a needs more than two of four CPUs, b less than one.
+        // The tenant a needs more than two of four CPUs, b less than one.
         let text = format!(
             "[host]\ncpus = 4\n{}{}",
             server("a", 2300, 20.0),
@@ -461,8 +474,8 @@ mod tests {
 
     #[test]
     fn batch_tenants_have_what_is_free_and_keep_a_core() {
-        // With hardly any load and a lax objective a gives up all but one core; then it is in danger for
-        // ever.
+        // With hardly any load and a lax objective the tenant a gives up all but one core. With a tight
+        // objective it is always in danger and takes all but the batch tenants' one core.
         let lax = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 50, 1000.0));
         let lax = course(&Baseline::Parties, &lax, 5);
         assert_eq!(cpus(&lax), ["0", "1-7", "1-7"]);
@@ -477,7 +490,7 @@ mod tests {
             let process = server(name, rate, p99_ms);
             process.replace("load =", "kind = \"vm\"\nvcpus = 3\nload =")
         };
-        // b is in danger whatever it gets; PARTIES gives it all that a can spare.
+        // The tenant b is in danger whatever it gets; PARTIES gives it all that a can spare.
         let text = format!(
             "[host]\ncpus = 8\n{}{}",
             vm("a", 50, 1000.0),
@@ -506,7 +519,7 @@ mod tests {
                 assert_eq!(simulation.online(vm), online);
                 for thread in simulation.vcpu_threads(vm) {
                     let allowed = simulation.machine().thread(thread).allowed.clone();
-                    // The last two are for emulators.
+                    // The last two CPUs are for emulator threads.
                     assert_eq!(allowed.unwrap().to_string(), cpus);
                 }
             }

@@ -19,8 +19,8 @@
 
 use super::Parties;
 
-/// The controller, for VMs with these latency targets and numbers of vCPUs (`None`: the tenant is no VM
-/// and has no limit), on cores of `cpus_of_core` CPUs.
+/// The DynIso controller, for VMs with these latency targets, in ns, and numbers of vCPUs (`None`: the tenant
+/// is no VM and has no limit), on cores of `cpus_of_core` CPUs.
 pub fn dyniso(targets_ns: &[u64], vcpus: &[Option<u32>], cpus_of_core: u32) -> Parties {
     let cores = |vcpus: &Option<u32>| match vcpus {
         Some(vcpus) => vcpus.div_ceil(cpus_of_core.max(1)).max(1),

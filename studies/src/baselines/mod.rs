@@ -6,8 +6,8 @@
 //! - DynIso: [`dyniso()`], the baseline of UFO's authors, is the same loop with virtual machines as
 //!   tenants.
 //!
-//! These controllers count cores and know no core's number. [`Cores`] is the caller on a simulated machine: it
-//! chooses which cores a tenant gets.
+//! These controllers count cores and know no core's number. [`Cores`] is the caller on a simulated machine:
+//! it chooses which cores a tenant gets.
 
 mod cores;
 mod dyniso;
@@ -17,7 +17,7 @@ pub use cores::Cores;
 pub use dyniso::dyniso;
 pub use parties::Parties;
 
-/// One core changes its tenant; `None`: the pool of cores that no tenant holds.
+/// A move of one core from a tenant to another; `None` is the pool of cores that no tenant holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// The tenant that gives the core, by index.
@@ -26,7 +26,8 @@ pub struct Move {
     pub to: Option<usize>,
 }
 
-/// The number of cores of each tenant where they are dealt out in turn.
+/// The number of cores of each of `tenants` tenants where `cores` cores are dealt out in turn: no two tenants
+/// differ by more than one.
 pub fn equal_split(cores: u32, tenants: usize) -> Vec<u32> {
     let (count, number) = (cores as usize, tenants.max(1));
     let share = |tenant: usize| (count / number + usize::from(tenant < count % number)) as u32;

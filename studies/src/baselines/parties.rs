@@ -23,7 +23,8 @@
 //! A tenant that holds as many cores as it can use ([`Parties::with_most`]) gets none, though its target
 //! is in danger, and then the next tenant in danger does; no tenant gives up a core meanwhile.
 //!
-//! Not here: best-effort tenants. They run on the cores of the pool, as far as the caller lets them.
+//! The controller knows no best-effort tenants. They run on the cores of the pool, as far as the caller lets
+//! them.
 
 use super::{Move, equal_split};
 use std::collections::VecDeque;
@@ -34,28 +35,34 @@ const DANGER: f64 = 0.05;
 const PLENTY: f64 = 0.2;
 /// The number of ticks that the long slack covers.
 const LONG: usize = 10;
-/// The number of ticks after a step.
+/// The number of ticks between a step and the next decision.
 const TRIAL: u32 = 5;
-/// The number of ticks for which a tenant gives up no core after a wrong step.
+/// The number of ticks for which a tenant gives up no core after it was given one back.
 const COOLDOWN: u32 = 100;
 
+/// What the controller knows of a tenant.
 #[derive(Debug, Clone)]
 struct Tenant {
+    /// The latency target, in ns.
     target_ns: u64,
     /// The number of cores that the tenant can use.
     most: u32,
-    /// The last known tail latency.
+    /// The last known tail latency, in ns; 0 before the first answer.
     latency_ns: u64,
+    /// The tail latencies of the last ticks with answers, at most [`LONG`], in ns, the newest first.
     latencies: VecDeque<u64>,
+    /// The number of ticks for which the tenant still gives up no core.
     cooldown: u32,
 }
 
 impl Tenant {
+    /// 1 - latency / target, of the last known tail latency.
     fn slack(&self) -> f64 {
         1.0 - self.latency_ns as f64 / self.target_ns.max(1) as f64
     }
 
-    /// 0 for a tenant that has answered no request yet: it is neither in danger nor can it spare a core.
+    /// The slack of the mean of the last ticks' tail latencies. It is 0 for a tenant that has answered no
+    /// request yet: such a tenant is neither in danger nor can it spare a core.
     fn long_slack(&self) -> f64 {
         if self.latencies.is_empty() {
             return 0.0;
@@ -86,10 +93,10 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// The time between ticks.
+    /// The time between ticks: 100 ms, in ns.
     pub const TICK_NS: u64 = 100_000_000;
 
-    /// A controller for tenants with these latency targets.
+    /// A controller for tenants with these latency targets, in ns.
     pub fn new(targets_ns: &[u64]) -> Parties {
         let tenant = |&target_ns: &u64| Tenant {
             target_ns,
@@ -163,6 +170,7 @@ impl Parties {
         }
     }
 
+    /// Chooses the next step by the slacks of all tenants, and the phase that follows it.
     fn decide(&mut self, held: &[u32], free: u32) -> Option<Move> {
         let both = |tenant: &Tenant, test: fn(f64) -> bool| {
             test(tenant.slack()) && test(tenant.long_slack())
@@ -196,7 +204,8 @@ impl Parties {
         })
     }
 
-    /// A core for the tenant `to`: a free one, else one of another tenant.
+    /// The move that gives the tenant `to` a core: a free one, else one of the other tenant with the most
+    /// slack.
     fn give(&self, to: usize, held: &[u32], free: u32) -> Option<Move> {
         let from = match free {
             0 => Some(self.most_slack(held, |other, _| other != to)?),
@@ -205,7 +214,7 @@ impl Parties {
         Some(Move { from, to: Some(to) })
     }
 
-    /// The first with the most slack, of the tenants that have more than one core and for which `of` holds.
+    /// The first tenant with the most slack, of those that have more than one core and for which `of` holds.
     fn most_slack(&self, held: &[u32], of: impl Fn(usize, &Tenant) -> bool) -> Option<usize> {
         let numbered = self.tenants.iter().enumerate();
         let rich = numbered.filter(|&(index, tenant)| {

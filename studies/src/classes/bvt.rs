@@ -1,43 +1,50 @@
-//! Borrowed virtual time (Duda and Cheriton, SOSP 1999; one of Xen's schedulers until 3.0.2, xen/common/sched_bvt.c).
+//! Borrowed virtual time, BVT (Duda and Cheriton, SOSP 1999), one of Xen's schedulers until 3.0.2
+//! (xen/common/sched_bvt.c).
 //!
-//! A thread's actual virtual time A advances as it runs, the slower the greater its weight (here its group's `cpu.weight`):
-//! by minimum charging units (mcu, 100 us), of which one begun is counted, in ns of a thread of the default weight. Its
-//! effective virtual time E is A, less its warp W while it warps: so much it borrows. The least E runs. It goes on until its
-//! E is ahead of the next one's by what it gets in the context-switch allowance C; who wakes with an E that is not greater
-//! than that of what runs preempts it. A CPU's scheduler virtual time (SVT) is the least A of what is ready there; who wakes
-//! gets A = max(A, SVT), so sleeping saves nothing up. A thread that ran warped for the limit L at a stretch does not warp
-//! for the time U. What it borrowed it has to give back, so in the long run weights alone decide.
+//! A thread's actual virtual time A advances as the thread runs, the slower the greater its weight (here the
+//! `cpu.weight` of its group). A is charged in minimum charging units (mcu) of 100 us, a unit that has begun
+//! counting whole, and is kept in ns of a thread of the default weight. The thread's effective virtual time E
+//! is A, less its warp W while the thread warps: W is the virtual time that the thread borrows. A CPU runs
+//! the thread with the least E. That thread goes on until its E is ahead of the next thread's by what its A
+//! gains in the context switch allowance C; a thread that wakes with an E that is not greater than the
+//! running thread's preempts it. A CPU's scheduler virtual time (SVT) is the least A of the threads that are
+//! ready there. A thread that wakes gets A = max(A, SVT), so a thread cannot save up virtual time by
+//! sleeping. A thread that has run warped for the limit L at a stretch does not warp for the time U. A thread
+//! has to give back what it borrowed, so in the long run weights alone decide.
 //!
-//! Who warps is the caller's choice, by tenant. In DASEC's comparison (section 6.3) BVT is there to prefer latency-sensitive
-//! workloads to best-effort ones: the tenants that answer requests warp, batch tenants do not.
+//! The caller chooses by tenant how much threads warp. In DASEC's comparison (section 6.3) BVT is there to
+//! prefer latency-sensitive workloads to best-effort ones: the tenants that answer requests warp, batch
+//! tenants do not.
 //!
-//! Queues are by CPU, with balancing, as in that comparison: there BVT falls behind because "multiple threads with very low
-//! rescheduling latencies" are "on the same core", which one queue for all CPUs would not show; and the BVT that it cites
-//! for data centers (Leverich and Kozyrakis, EuroSys 2014) is Linux's queues in BVT's order. Xen's code moved no vCPU by
-//! itself. Here who wakes gets an idle CPU if there is one, a CPU that idles takes from the one with the most weight, and
-//! every 16 ms x CPUs each CPU takes what makes its weight more like the heaviest one's. A thread keeps what it is ahead or
-//! behind of SVT when it moves.
+//! Each CPU has a queue, and queues are balanced, as in that comparison: there BVT falls behind because
+//! "multiple threads with very low rescheduling latencies" are "on the same core", which one queue for all
+//! CPUs would not show; and the BVT that it cites for data centers (Leverich and Kozyrakis, EuroSys 2014) is
+//! Linux's queues in BVT's order. Xen's code moved no vCPU by itself. Here a thread that wakes gets an idle
+//! CPU if there is one, a CPU that idles takes a thread from the CPU with the most weight, and every 16 ms x
+//! CPUs each CPU takes a thread that makes its weight more like the heaviest CPU's. A thread that moves stays
+//! as far ahead of SVT or behind it as it was.
 //!
-//! Not modelled: hierarchies and reservations (section 4 of the paper), Xen's end of warping for good where U = 0, what
-//! balancing costs.
+//! Not modelled: hierarchies and reservations (section 4 of the paper), Xen's end of warping for good where U
+//! = 0, what balancing costs.
 
 use super::queue::{Idlers, Ready};
 use quell_model::{CpuId, TenantWeight};
 use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 
-/// The minimum charging unit.
+/// The minimum charging unit (mcu), in ns.
 const MCU: Nanos = 100_000;
-/// The token of the balancing timer; those of threads that may warp again are their numbers.
+/// The token of the balancing timer; the token of the timer that ends a thread's pause is the thread's
+/// number.
 const BALANCE: u32 = u32::MAX;
 
-/// How a tenant's threads warp.
+/// How a tenant's threads warp; all times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warp {
-    /// W: how much virtual time they borrow; 0: they do not warp.
+    /// W: the virtual time that a thread borrows; 0: the threads do not warp.
     pub value: Nanos,
-    /// L: for how long a thread may run warped at a stretch; 0: for ever.
+    /// L: the CPU time for which a thread may run warped at a stretch; 0: no limit.
     pub limit: Nanos,
-    /// U: for how long it does not warp after that.
+    /// U: the time for which a thread does not warp once it has reached the limit.
     pub pause: Nanos,
 }
 
@@ -49,7 +56,7 @@ impl Warp {
         pause: 0,
     };
 
-    /// One with the limits that Xen had by default: 2 s, and 1 s without.
+    /// A warp of `value` ns with Xen's default times: the limit is 2 s, the pause 1 s.
     pub const fn xen(value: Nanos) -> Warp {
         Warp {
             value,
@@ -59,62 +66,77 @@ impl Warp {
     }
 }
 
+/// What the class keeps of a thread.
 #[derive(Debug, Clone, Default)]
 struct Entity {
+    /// The actual virtual time A, in ns of a thread of the default weight.
     avt: i64,
-    /// Its CPU time when its stretch on the CPU began.
+    /// The thread's CPU time when its present stretch on a CPU began, in ns.
     began: Nanos,
-    /// How many mcu of that stretch are in `avt`.
+    /// The number of mcu of that stretch that are in `avt`.
     charged: Nanos,
-    /// Its CPU time since when it runs warped, if it does.
+    /// The thread's CPU time, in ns, from which the warp limit counts: that at the start of its stretch on a
+    /// CPU, or at the end of its last pause if that was later.
     warped: Nanos,
-    /// The CPU in whose queue it is or was.
+    /// The index of the CPU in whose queue the thread is, or was last.
     home: usize,
-    /// It does not warp until then.
+    /// The time before which the thread does not warp, in ns.
     unwarped_until: Nanos,
 }
 
-/// A CPU's.
+/// A CPU's queue.
 #[derive(Debug)]
 struct Queue {
+    /// The threads that wait there, by effective virtual time.
     ready: Ready<i64>,
+    /// The scheduler virtual time SVT; it never decreases.
     svt: i64,
-    /// Of what is ready there, what runs included.
+    /// The sum of the weights of the threads that are ready there, the running thread included.
     weight: i64,
-    /// Somebody woke whose E is not greater than that of what runs.
+    /// Whether a thread was put into the queue, or may warp again, whose E is not greater than the running
+    /// thread's: the CPU then gives its thread no context switch allowance at its next choice.
     preempt: bool,
 }
 
-/// The class.
+/// The class BVT.
 #[derive(Debug)]
 pub struct Bvt {
+    /// The context switch allowance C, in ns.
     allowance: Nanos,
+    /// The warp of each tenant.
     warps: Vec<Warp>,
+    /// The state of each thread, by its number.
     entities: Vec<Entity>,
+    /// The queue of each CPU.
     queues: Vec<Queue>,
     idlers: Idlers,
+    /// The number of threads that wait in all queues.
     waiting: usize,
+    /// The number of balancing rounds so far.
     rounds: u64,
-    /// Who was last moved without making it more even.
+    /// The thread that balancing last moved without making weights more even.
     turned: Option<ThreadId>,
+    /// Whether the balancing timer is set.
     started: bool,
 }
 
+/// The weight of the thread's group.
 fn weight(machine: &Machine, thread: ThreadId) -> i64 {
     let weight = machine.group(machine.thread(thread).group).weight;
     i64::from(weight.0.max(1))
 }
 
-/// What `time` of running adds to the virtual time of such a weight.
+/// What a thread of this weight gains in actual virtual time as it runs for `time` ns.
 fn virtual_of(time: Nanos, weight: i64) -> i64 {
     time as i64 * i64::from(TenantWeight::DEFAULT.0) / weight
 }
 
 impl Bvt {
-    /// C, as in Xen.
+    /// The context switch allowance C as in Xen: 5 ms, in ns.
     pub const ALLOWANCE: Nanos = 5_000_000;
 
-    /// For a machine of so many CPUs; `warps` are by tenant, those beyond do not warp.
+    /// The class for a machine of `cpus` CPUs, with a context switch allowance in ns. `warps` are in the
+    /// order of the tenants; tenants beyond the list do not warp.
     pub fn new(cpus: usize, allowance: Nanos, warps: Vec<Warp>) -> Bvt {
         let queue = || Queue {
             ready: Ready::new(),
@@ -135,7 +157,7 @@ impl Bvt {
         }
     }
 
-    /// Its warp, if it warps now.
+    /// The thread's warp; [`Warp::NONE`] while the thread pauses.
     fn warp(&self, machine: &Machine, thread: ThreadId) -> Warp {
         let warp = self.warps.get(machine.thread(thread).tenant);
         match warp {
@@ -144,11 +166,12 @@ impl Bvt {
         }
     }
 
+    /// The thread's effective virtual time E.
     fn evt(&self, machine: &Machine, thread: ThreadId) -> i64 {
         self.entities[thread.index()].avt - self.warp(machine, thread).value as i64
     }
 
-    /// Brings what runs up to date.
+    /// Brings the actual virtual time of a thread that runs up to date.
     fn update(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread) - self.entities[thread.index()].began;
         let weight = weight(machine, thread);
@@ -158,7 +181,7 @@ impl Bvt {
         entity.charged = units;
     }
 
-    /// It waits in the queue of its home.
+    /// Puts the thread into the queue of its home CPU.
     fn insert(&mut self, machine: &Machine, thread: ThreadId) {
         let evt = self.evt(machine, thread);
         let home = self.entities[thread.index()].home;
@@ -166,17 +189,19 @@ impl Bvt {
         self.waiting += 1;
     }
 
+    /// Takes the thread at a position out of a CPU's queue.
     fn remove(&mut self, home: usize, at: usize) -> Option<ThreadId> {
         let thread = self.queues[home].ready.remove(at)?;
         self.waiting -= 1;
         Some(thread)
     }
 
-    /// Brings a CPU's SVT, and what runs there, up to date.
+    /// Brings a CPU's SVT, and the actual virtual time of the thread that runs there, up to date.
     fn refresh(&mut self, machine: &Machine, index: usize) {
         self.refresh_with(machine, index, machine.cpu(CpuId(index as u32)).current);
     }
 
+    /// The same, with `current` as the thread that runs there.
     fn refresh_with(&mut self, machine: &Machine, index: usize, current: Option<ThreadId>) {
         if let Some(current) = current {
             self.update(machine, current);
@@ -190,7 +215,8 @@ impl Bvt {
         }
     }
 
-    /// It is as far ahead or behind there as it was where it comes from.
+    /// Makes another CPU the thread's home. The thread is as far ahead of SVT or behind it there as it was at
+    /// its last home.
     fn rehome(&mut self, thread: ThreadId, to: usize) {
         let from = self.entities[thread.index()].home;
         if from == to {
@@ -200,7 +226,9 @@ impl Bvt {
         self.entities[thread.index()].avt += self.queues[to].svt - self.queues[from].svt;
     }
 
-    /// Gives a thread that became ready, or must leave its CPU, a queue, and has that CPU look.
+    /// Puts a thread that became ready, or must leave its CPU, into the queue of a CPU, and has that CPU
+    /// choose again. An idle CPU is preferred, then the thread's home, then the first CPU that the thread may
+    /// use.
     fn place(&mut self, machine: &mut Machine, thread: ThreadId) {
         let it = machine.thread(thread);
         let home = CpuId(self.entities[thread.index()].home as u32);
@@ -224,12 +252,12 @@ impl Bvt {
             let preempts = self.evt(machine, thread) <= self.evt(machine, current);
             self.queues[index].preempt |= preempts;
         }
-        // If it does not preempt, the turn may have to be shorter.
+        // Even where the thread does not preempt, the running thread's turn may have to be shorter.
         self.idlers.kick(machine, target);
     }
 
-    /// Takes a thread that waits at another CPU, if `takes` says so of it, its weight and that of all that is ready there: of
-    /// the heaviest CPU that has one.
+    /// Moves to `cpu` the first waiting thread that may run there and that `takes` accepts, from the heaviest
+    /// other CPU that has one. `takes` gets the thread, its weight and the weight of its CPU's queue.
     fn pull(
         &mut self,
         machine: &Machine,
@@ -241,7 +269,7 @@ impl Bvt {
             if from == cpu.0 as usize || best.is_some_and(|(weight, ..)| weight >= queue.weight) {
                 continue;
             }
-            // What waits alone at an idle CPU is about to run there.
+            // A thread that waits alone at an idle CPU is about to run there.
             let current = machine.cpu(CpuId(from as u32)).current;
             if queue.ready.len() <= usize::from(current.is_none()) {
                 continue;
@@ -266,8 +294,10 @@ impl Bvt {
         Some(thread)
     }
 
+    /// A balancing round: each CPU takes a thread that makes its weight and the heaviest CPU's more alike.
     fn balance(&mut self, machine: &mut Machine) {
-        // Where no move makes it more even, one that turns it around is fair in turn.
+        // Where no move makes weights more even, every second round moves one thread that turns the
+        // difference around, so that no CPU's threads get less than the others' for ever.
         let turns_around = self.rounds % 2 == 1;
         self.rounds += 1;
         for cpu in machine.cpu_ids() {
@@ -291,7 +321,7 @@ impl Bvt {
         }
     }
 
-    /// Those that wait there and may not use it any more go elsewhere.
+    /// Moves threads that wait at a CPU and may not use it any more to other CPUs.
     fn expel(&mut self, machine: &mut Machine, cpu: CpuId) {
         let index = cpu.0 as usize;
         for _ in 0..self.queues[index].ready.len() {
@@ -308,7 +338,7 @@ impl Bvt {
         }
     }
 
-    /// A thread that ran warped for its limit is not warped for a while.
+    /// Ends the warp of a thread that has run warped for its limit, and sets the timer that ends its pause.
     fn limit_warp(&mut self, machine: &mut Machine, thread: ThreadId) {
         let warp = self.warp(machine, thread);
         let ran = machine.cpu_time(thread) - self.entities[thread.index()].warped;
@@ -319,8 +349,9 @@ impl Bvt {
         }
     }
 
-    /// For how long the thread may run: until its E is ahead of the next one's by the allowance, and not longer warped
-    /// than it may be.
+    /// The time for which the thread may run, in ns; `None`: until it blocks. The turn ends when the thread's
+    /// E is ahead of the next thread's by the context switch allowance, or when the thread reaches the limit
+    /// of its warp.
     fn turn(&self, machine: &Machine, cpu: CpuId, thread: ThreadId) -> Option<Nanos> {
         let next = self.queues[cpu.0 as usize].ready.first_for(machine, cpu);
         let shared = next.map(|(_, evt, _)| {
@@ -419,7 +450,7 @@ impl Class for Bvt {
             machine.set_timer(machine.now + every, BALANCE);
             return;
         }
-        // It may warp again.
+        // The thread's pause ends: the thread may warp again, and its E is less.
         let thread = ThreadId(token);
         let home = self.entities[thread.index()].home;
         self.entities[thread.index()].warped = machine.cpu_time(thread);

@@ -1,25 +1,30 @@
 //! Credit, Xen's default scheduler until 4.11 (xen/common/sched/credit.c).
 //!
-//! A tenant is a domain, its threads are vCPUs. Running burns 10 credits a ms, kept here in ns: a credit is 100 us. Every
-//! 30 ms an accountant gives each active vCPU its share, by its domain's weight, of what all CPUs have in that time, at most
-//! what one CPU has (300 credits); what is beyond goes to the others. A vCPU is active from when a CPU's tick, every 10 ms,
-//! finds it running until it has more than 300 credits (of which it keeps half); whom no tick finds does not earn. With
-//! less than no credit it is OVER, else UNDER; its debt is at most 300.
+//! A tenant is a domain, its threads are vCPUs. A vCPU that runs burns 10 credits a ms. Credits are kept here
+//! in ns: a credit is 100 us. Every 30 ms the accounting gives each active vCPU its share, by its domain's
+//! weight, of what all CPUs have in that time, at most what one CPU has (300 credits); what is beyond goes to
+//! the other active vCPUs. A vCPU becomes active when a CPU's tick, every 10 ms, finds it running, and stays
+//! active until it has more than 300 credits, of which it keeps half; a vCPU that no tick finds earns no
+//! credits. A vCPU with less than no credit is OVER, any other one UNDER; after an accounting its debt is at
+//! most 300 credits.
 //!
-//! Each CPU has a queue by priority, round robin within one. A turn lasts 30 ms, and at least 1 ms (the rate limit). A vCPU
-//! that wakes UNDER is BOOSTed until a tick finds it running: it goes first, and preempts at once, or when the turn is 1 ms
-//! old. It wakes where it ran last; if that CPU is busy and another idles, that one takes it. A CPU that idles, or would run
-//! one that is OVER, first takes a better one from another CPU, of its own socket first. Nobody else is preempted when
-//! priorities change: that waits for the end of the turn.
+//! Each CPU has a queue in the order of priorities, round robin within one. A turn lasts 30 ms, and at least
+//! 1 ms (the rate limit). A vCPU that wakes UNDER is BOOSTed until a tick finds it running or, if it is
+//! active, until the next accounting: it goes before UNDER ones, and preempts them at once, or when their
+//! turn is 1 ms old. A vCPU wakes where it ran last; if that CPU is busy and another one idles, the idle CPU
+//! takes the vCPU. A CPU that idles, or would run a vCPU that is OVER, first takes a better vCPU from another
+//! CPU, of its own socket first. No other vCPU is preempted when priorities change: that waits for the end of
+//! the turn.
 //!
 //! A domain's weight is its group's `cpu.weight` x 2.56, so that both defaults (100, 256) are one.
 //!
-//! Not modelled: caps (so nobody is parked), yielding (programs do not yield), the spreading over cores and sockets at ticks
-//! (so threads may share a core beside an idle one), soft affinity, the rate limit of balancing (since 2023; it lets CPUs idle
-//! beside work), and what ticks and accounting cost. CPUs' ticks come one after the other; Xen's as CPUs came up.
+//! Not modelled: caps (so no vCPU is parked), yielding (programs do not yield), the spreading over cores and
+//! sockets at ticks (so threads may share a core beside an idle one), soft affinity, the rate limit of
+//! balancing (since 2023; it lets CPUs idle beside work), and what ticks and accounting cost. CPUs' ticks
+//! come one after the other, in the order of the CPUs; Xen's come in the order in which CPUs came up.
 //!
-//! Sources: xen/common/sched/credit.c of 2026; the Xen wiki's "Credit Scheduler"; for how BOOST is lost: Ongaro, Cox and
-//! Rixner, "Scheduling I/O in Virtual Machine Monitors", VEE 2008.
+//! Sources: xen/common/sched/credit.c of 2026; the Xen wiki's "Credit Scheduler"; for how BOOST is lost:
+//! Ongaro, Cox and Rixner, "Scheduling I/O in Virtual Machine Monitors", VEE 2008.
 
 use super::queue::Idlers;
 use quell_model::{CpuId, Topology};
@@ -27,36 +32,45 @@ use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+/// The time between two ticks of a CPU: 10 ms, in ns.
 const TICK: Nanos = 10_000_000;
-/// A turn, and the time between two accounts.
+/// A turn, and the time between two accountings: 30 ms, in ns.
 const SLICE: Nanos = 30_000_000;
+/// The rate limit: a vCPU is not preempted before it has run for 1 ms, in ns.
 const RATELIMIT: Nanos = 1_000_000;
-/// No turn is shorter.
+/// The shortest turn: 100 us, in ns.
 const MIN_TURN: Nanos = 100_000;
-/// What a CPU has in a slice: 300 credits.
+/// What a CPU has in a turn: 300 credits, in ns.
 const FULL: i64 = SLICE as i64;
-/// The token of the accountant's timer; those of CPUs' ticks are their numbers.
+/// The token of the accounting timer; the token of a CPU's tick is the CPU's number.
 const ACCOUNT: u32 = u32::MAX;
 
+/// A vCPU's priority, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Priority {
+    /// The vCPU woke UNDER.
     Boost,
+    /// The vCPU has credits left, or none.
     Under,
+    /// The vCPU is in debt.
     Over,
 }
 
+/// What the class keeps of a vCPU, which is a thread.
 #[derive(Debug, Clone)]
 struct Vcpu {
     priority: Priority,
+    /// The vCPU's credits, in ns; negative: its debt.
     credit: i64,
-    /// Its CPU time that was taken off its credit.
+    /// The CPU time that was taken off the vCPU's credits so far, in ns.
     counted: Nanos,
-    /// It earns.
+    /// Whether the vCPU is active: an active vCPU earns credits.
     active: bool,
-    /// It was ready before: only who wakes is boosted, not who is new.
+    /// Whether the vCPU was ready before: a vCPU that wakes is boosted, a new one is not.
     known: bool,
 }
 
+/// A vCPU that was never ready.
 const NEW: Vcpu = Vcpu {
     priority: Priority::Under,
     credit: 0,
@@ -65,49 +79,55 @@ const NEW: Vcpu = Vcpu {
     known: false,
 };
 
-/// A CPU's.
+/// A CPU's queue.
 #[derive(Debug, Clone, Default)]
 struct Queue {
+    /// The vCPUs that wait there, in the order of their priorities when they were put in or last sorted.
     ready: VecDeque<ThreadId>,
-    /// When its turn began, of what runs.
+    /// The time when the running vCPU's turn began, in ns.
     since: Nanos,
-    /// The account that it was last sorted after.
+    /// The number of the accounting after which the queue was last sorted.
     sorted: u64,
+    /// The index of the CPU's socket.
     socket: usize,
 }
 
-/// A socket's CPUs, and the one of them that was last taken from.
+/// A socket's CPUs, and the position of the CPU from which a vCPU was last taken.
 #[derive(Debug, Clone, Default)]
 struct Socket {
     cpus: Vec<CpuId>,
     last: usize,
 }
 
-/// The class.
+/// The class Credit.
 #[derive(Debug)]
 pub struct Credit {
+    /// The state of each vCPU, by the number of its thread.
     vcpus: Vec<Vcpu>,
+    /// The queue of each CPU.
     queues: Vec<Queue>,
     sockets: Vec<Socket>,
     idlers: Idlers,
-    /// Where to look for the next idle CPU.
+    /// The CPU from which the next idle CPU is searched.
     next_idler: CpuId,
-    /// How many wait in all queues.
+    /// The number of vCPUs that wait in all queues.
     waiting: usize,
+    /// The active vCPUs.
     active: Vec<ThreadId>,
-    /// The sum of all credits after the last account.
+    /// The sum of the credits of the vCPUs that took part in the last accounting, after it, in ns.
     balance: i64,
+    /// The number of accountings so far.
     accounts: u64,
 }
 
-/// Xen's weight of a thread's domain.
+/// The weight that Xen gives the domain of a thread: 256 for the default `cpu.weight` of 100.
 pub(super) fn weight(machine: &Machine, thread: ThreadId) -> i64 {
     let weight = machine.group(machine.thread(thread).group).weight;
     (i64::from(weight.0) * 256 / 100).max(1)
 }
 
 impl Credit {
-    /// For a machine with these CPUs.
+    /// The class for a machine with these CPUs.
     pub fn new(topology: &Topology) -> Credit {
         let mut sockets: Vec<Socket> = Vec::new();
         let mut queues = vec![Queue::default(); topology.cpus.len()];
@@ -130,6 +150,7 @@ impl Credit {
         }
     }
 
+    /// The state of a thread's vCPU, a new one if the class has not seen it.
     fn vcpu(&mut self, thread: ThreadId) -> &mut Vcpu {
         if self.vcpus.len() <= thread.index() {
             self.vcpus.resize(thread.index() + 1, NEW);
@@ -145,6 +166,7 @@ impl Credit {
         &mut self.queues[cpu.0 as usize]
     }
 
+    /// Takes the CPU time that the vCPU has used since the last call off its credits.
     fn burn(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread);
         let vcpu = self.vcpu(thread);
@@ -152,7 +174,7 @@ impl Credit {
         vcpu.counted = ran;
     }
 
-    /// Behind those of its priority.
+    /// Puts the vCPU into a CPU's queue, before the first vCPU of a worse priority.
     fn insert(&mut self, thread: ThreadId, cpu: CpuId) {
         let (own, vcpus) = (self.priority(thread), &self.vcpus);
         let ready = &mut self.queues[cpu.0 as usize].ready;
@@ -162,13 +184,15 @@ impl Credit {
         self.waiting += 1;
     }
 
+    /// Takes the vCPU at a position out of a CPU's queue.
     fn remove(&mut self, cpu: CpuId, at: usize) -> Option<ThreadId> {
         let thread = self.queue(cpu).ready.remove(at)?;
         self.waiting -= 1;
         Some(thread)
     }
 
-    /// Has an idle CPU look for a thread that waits elsewhere, if there is one that it may use.
+    /// Kicks an idle CPU that the thread may use, so that this CPU takes the thread from the queue where it
+    /// waits; false if there is no such CPU.
     fn tickle_idler(&mut self, machine: &mut Machine, thread: ThreadId) -> bool {
         let found = self.idlers.find(self.next_idler, machine.thread(thread));
         if let Some(cpu) = found {
@@ -178,7 +202,9 @@ impl Credit {
         found.is_some()
     }
 
-    /// Puts it into the queue of the CPU it ran on last, and has a CPU look.
+    /// Puts the vCPU into the queue of the CPU that it ran on last, and kicks a CPU to run it: that CPU if it
+    /// idles, else another idle one, else that CPU again if the vCPU is better than the running one. A vCPU
+    /// that may not use its last CPU goes to an idle CPU, or to the first one that it may use.
     fn enqueue(&mut self, machine: &mut Machine, thread: ThreadId) {
         let it = machine.thread(thread);
         let home = if it.may_use(it.cpu) {
@@ -199,7 +225,8 @@ impl Credit {
         }
     }
 
-    /// Takes the first thread that waits at another CPU and is better than that.
+    /// Takes the first vCPU that waits at another CPU, may run on `cpu` and has a better priority than `than`
+    /// (`None`: any priority), from the CPUs of the own socket first.
     fn steal(&mut self, machine: &Machine, cpu: CpuId, than: Option<Priority>) -> Option<ThreadId> {
         if self.waiting == 0 {
             return None;
@@ -212,7 +239,7 @@ impl Credit {
                 let at = (last + step) % cpus.len();
                 let peer = cpus[at];
                 let ready = &self.queues[peer.0 as usize].ready;
-                // What waits alone at an idle CPU is about to run there.
+                // A vCPU that waits alone at an idle CPU is about to run there.
                 if peer == cpu || ready.len() == 1 && machine.cpu(peer).current.is_none() {
                     return None;
                 }
@@ -230,7 +257,8 @@ impl Credit {
         None
     }
 
-    /// A CPU's tick: what runs loses its boost, and earns from now on. The queue is sorted after each account.
+    /// A CPU's tick: the running vCPU loses its boost and is active from now on. The first tick after an
+    /// accounting puts the vCPUs that are OVER at the end of the queue.
     fn tick_of(&mut self, machine: &mut Machine, cpu: CpuId) {
         if let Some(current) = machine.cpu(cpu).current {
             self.burn(machine, current);
@@ -248,7 +276,7 @@ impl Credit {
             let over = |thread: &ThreadId| vcpus[thread.index()].priority == Priority::Over;
             queue.ready.make_contiguous().sort_by_key(over);
         }
-        // Those that may not use it any more.
+        // vCPUs that wait here and may not use this CPU any more go to another CPU.
         for _ in 0..self.queue(cpu).ready.len() {
             let Some(at) = self
                 .queue(cpu)
@@ -264,7 +292,9 @@ impl Credit {
         }
     }
 
-    /// Gives the active ones what they earned.
+    /// The accounting: gives each active vCPU what it earned, and sets its priority by its credits. A debt
+    /// that all had together after the last accounting is added to what is given out, so that it does not
+    /// grow.
     fn account(&mut self, machine: &Machine) {
         let total: i64 = (self.active.iter())
             .map(|&thread| weight(machine, thread))
@@ -273,7 +303,7 @@ impl Credit {
         let mut pot = FULL * self.queues.len() as i64 + debt;
         let mut rest = total;
         self.balance = 0;
-        // The heaviest first, so that all that they cannot use goes to the others.
+        // The heaviest vCPUs come first, so that all that they cannot use goes to the others.
         (self.active).sort_unstable_by_key(|&thread| (Reverse(weight(machine, thread)), thread));
         for &thread in &self.active {
             let weight = weight(machine, thread);
@@ -357,7 +387,7 @@ impl Class for Credit {
         let next = stolen.or_else(|| self.remove(cpu, here?));
         self.idlers.set(cpu, next.is_none());
         if let Some(thread) = ran.filter(|_| ran != next) {
-            // There may be one that it may use, and the next one may not.
+            // There may be an idle CPU that the displaced vCPU may use and the next vCPU may not.
             self.tickle_idler(machine, thread);
         }
         let thread = next?;

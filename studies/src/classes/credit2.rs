@@ -1,25 +1,32 @@
 //! Credit2, Xen's default scheduler since 4.12 (xen/common/sched/credit2.c).
 //!
-//! Several CPUs share a run queue, ordered by credit. Running burns it: 1 a ns for the heaviest vCPU (here a thread) of the
-//! queue, more for lighter ones, down to -10 ms. When the best that is left has none, all of the queue get 10 ms, with at
-//! most 0.5 ms carried over: whoever slept has the most then. A vCPU runs until its credit is that of the next one, but
-//! 0.5 ms at least (a ms where it was just chosen: the rate limit) and 10 ms at most. It gives way before that to one with
-//! more credit; to one that ran on another CPU only for 0.5 ms more (migration resistance); who moves gets 50 us. Who wakes
-//! or is preempted has a CPU of its queue look: an idle one, its own first; else its own if what runs there has less credit,
-//! else the one with the least; if what runs there has run for the rate limit less 50 us.
+//! Several CPUs share a run queue, in the order of credits, the most first. A vCPU (here a thread) that runs
+//! burns credits: 1 a ns for the heaviest vCPU of the queue, more for lighter ones, down to -10 ms. When
+//! neither the vCPU that a CPU chooses nor the first one that waits has any left, all vCPUs of the queue get
+//! 10 ms, with at most 0.5 ms carried over: a vCPU that slept has the most then. A vCPU runs until its
+//! credits are those of the next one, but for 0.5 ms at least (1 ms where it was just chosen: the rate limit)
+//! and 10 ms at most. It gives way before that to a vCPU with more credits; to one that ran on another CPU
+//! only for 0.5 ms more (migration resistance). A vCPU that moves gets 50 us. For a vCPU that wakes or is
+//! preempted a CPU of its queue is tickled: an idle one, its own first; else its own if the vCPU that runs
+//! there has less credit, else the CPU whose vCPU has the least. A busy CPU is passed over unless its vCPU
+//! has run for more than the rate limit less 50 us.
 //!
-//! After such a reset, queues are balanced by their load, a moving average over a second: with the queue that is the
-//! furthest from its own, the swap, push or pull that makes them the most alike, if they differ by 1 where neither is full,
-//! by 1/8 else. Nothing else moves work between queues: a CPU can idle for a while beside work in another queue, as in Xen.
+//! After such a reset, queues are balanced by their load, a moving average over about a second. The other
+//! queue is the one whose load is the furthest from the own one's; the swap, push or pull is done that makes
+//! the two the most alike, if they differ by 1 where neither is full, by 1/8 else. Nothing else moves work
+//! between queues: a CPU can idle for a while beside work in another queue, as in Xen.
 //!
-//! Which CPUs share a queue (credit2_runqueue) was a socket at first, a core in Xen 4.7 and 4.8, and is a socket since; of
-//! these, since 4.14, at most 16 CPUs. Here it is a last-level cache, which is what sharing a queue is good for and what a
-//! socket was on the machines that Xen's authors measured, and at most 16 CPUs of it, as evenly as can be.
+//! The CPUs that share a queue (credit2_runqueue) were those of a socket at first, of a core in Xen 4.7 and
+//! 4.8, and are those of a socket since; since 4.14 a queue has at most 16 of them. Here they are those of a
+//! last-level cache, which is what sharing a queue is good for and what a socket was on the machines that
+//! Xen's authors measured. A cache with more than 16 CPUs has several queues of at most 16, as even as
+//! can be.
 //!
 //! A tenant is a domain; its weight is its group's `cpu.weight` x 2.56.
 //!
-//! Not modelled: caps, yielding, soft affinity, preferring idle cores to idle hyperthreads. Other than in Xen, an idle CPU
-//! does not resist migration, and whether queues are full is asked of the two that are balanced.
+//! Not modelled: caps, yielding, soft affinity, preferring idle cores to idle hyperthreads. Other than in
+//! Xen, an idle CPU does not resist migration, and whether queues are full is asked of the two that are
+//! balanced.
 //!
 //! Sources: xen/common/sched/credit2.c and docs/misc/xen-command-line of 2026, and their history.
 
@@ -29,21 +36,31 @@ use quell_model::{CpuId, Topology};
 use quell_sim::{Class, Machine, Nanos, Pick, ThreadId};
 use std::cmp::Reverse;
 
+/// The credits of a new vCPU, and what a reset adds: 10 ms, in ns.
 const CREDIT_INIT: i64 = 10_000_000;
+/// The least credits that a vCPU can have, in ns.
 const CREDIT_MIN: i64 = -CREDIT_INIT;
+/// The most credits that a vCPU keeps beyond [`CREDIT_INIT`] at a reset: 0.5 ms, in ns.
 const CARRY_OVER: i64 = 500_000;
+/// The credits by which a vCPU must be ahead to run on another CPU than its own: 0.5 ms, in ns.
 const MIGRATION_RESISTANCE: i64 = 500_000;
+/// The credits that a vCPU gets when it moves to another CPU: 50 us, in ns.
 const MIGRATION_COMPENSATION: i64 = 50_000;
+/// The shortest turn: 0.5 ms, in ns.
 const MIN_TIMER: Nanos = 500_000;
+/// The longest turn: 10 ms, in ns.
 const MAX_TIMER: Nanos = 10_000_000;
+/// The rate limit: a vCPU is not preempted before it has run for 1 ms, in ns.
 const RATELIMIT: Nanos = 1_000_000;
+/// The time by which a vCPU may be preempted before the end of the rate limit: 50 us, in ns.
 const RATELIMIT_TOLERANCE: Nanos = 50_000;
-/// Of load's moving average.
+/// The window of a load's moving average: 2^30 ns.
 const WINDOW: f64 = (1u64 << 30) as f64;
-/// The most CPUs of one queue.
+/// The largest number of CPUs that share a queue.
 const QUEUE_CPUS: usize = 16;
 
-/// How many were ready, on average over about the last second.
+/// A load: the number of vCPUs that were ready, as a moving average over about a second; brought up to date
+/// at `at`, in ns.
 #[derive(Debug, Clone, Copy, Default)]
 struct Load {
     average: f64,
@@ -51,7 +68,7 @@ struct Load {
 }
 
 impl Load {
-    /// So many were ready since it was last brought up to date.
+    /// Brings the load up to date: `count` vCPUs have been ready since the last call.
     fn update(&mut self, now: Nanos, count: usize) {
         let part = ((now - self.at) as f64 / WINDOW).min(1.0);
         self.average += (count as f64 - self.average) * part;
@@ -59,22 +76,26 @@ impl Load {
     }
 }
 
+/// What the class keeps of a vCPU, which is a thread.
 #[derive(Debug, Clone)]
 struct Vcpu {
+    /// The vCPU's credits, in ns.
     credit: i64,
-    /// CPU time that was taken off its credit.
+    /// The CPU time that was taken off the vCPU's credits so far, in ns.
     counted: Nanos,
-    /// What was burnt beyond whole credits, in 1 / weight of them.
+    /// What the vCPU burnt beyond whole credits, in parts of 1 / weight of a credit.
     residual: i64,
+    /// The weight of the vCPU's domain.
     weight: i64,
-    /// Its run queue; none: it is new.
+    /// The run queue that the vCPU belongs to; `None`: the vCPU is new, or its weight has just changed.
     queue: Option<usize>,
-    /// The CPU it ran on last or is meant for.
+    /// The CPU that the vCPU ran on last, or that it got when it was assigned to its queue.
     home: CpuId,
-    /// The CPU that was asked to run it.
+    /// The CPU that was tickled to run the vCPU.
     tickled: Option<CpuId>,
-    /// The queue it goes to when it leaves its CPU.
+    /// The queue to which the vCPU goes when it leaves its CPU.
     migrates_to: Option<usize>,
+    /// Whether the vCPU is ready or runs.
     ready: bool,
     load: Load,
 }
@@ -83,38 +104,44 @@ struct Vcpu {
 #[derive(Debug)]
 struct Queue {
     cpus: Vec<CpuId>,
+    /// The vCPUs that wait, the one with the most credits first.
     ready: Ready<Reverse<i64>>,
-    /// All vCPUs that belong to it.
+    /// All vCPUs that belong to the queue, those that sleep included.
     members: Vec<ThreadId>,
+    /// The weight of the heaviest member; 1 where there is none.
     max_weight: i64,
-    /// Ready and running ones.
+    /// The number of vCPUs of the queue that are ready or run.
     count: usize,
-    /// Its load as if who was moved had always been where it is now.
+    /// The queue's load, as if each vCPU that was moved had always been in its present queue.
     load: Load,
-    /// The CPU that a vCPU was last put on.
+    /// The position in `cpus` of the CPU that the last vCPU assigned to the queue got.
     last: usize,
 }
 
 impl Queue {
+    /// Whether the thread may run on any CPU of the queue.
     fn may_use(&self, machine: &Machine, thread: ThreadId) -> bool {
         let it = machine.thread(thread);
         self.cpus.iter().any(|&cpu| it.may_use(cpu))
     }
 }
 
-/// The class.
+/// The class Credit2.
 #[derive(Debug)]
 pub struct Credit2 {
+    /// The state of each vCPU, by the number of its thread.
     vcpus: Vec<Vcpu>,
+    /// All run queues.
     queues: Vec<Queue>,
-    /// By CPU, its queue and when the turn there began.
+    /// For each CPU, the index of its queue.
     queue_of: Vec<usize>,
+    /// For each CPU, the time when its vCPU's turn began, in ns.
     since: Vec<Nanos>,
     idlers: Idlers,
 }
 
 impl Credit2 {
-    /// For a machine with these CPUs.
+    /// The class for a machine with these CPUs.
     pub fn new(topology: &Topology) -> Credit2 {
         let mut caches: Vec<Vec<CpuId>> = Vec::new();
         for (index, cpu) in topology.cpus.iter().enumerate() {
@@ -158,7 +185,7 @@ impl Credit2 {
         self.vcpus[thread.index()].credit
     }
 
-    /// Takes what it ran off its credit.
+    /// Takes the CPU time that the vCPU has used since the last call off its credits, by its weight.
     fn burn(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread);
         let vcpu = &mut self.vcpus[thread.index()];
@@ -170,20 +197,21 @@ impl Credit2 {
         vcpu.counted = ran;
     }
 
-    /// So many more of its vCPUs are ready from now on.
+    /// Brings the queue's load up to date; from now on `change` more of its vCPUs are ready.
     fn count(&mut self, now: Nanos, queue: usize, change: isize) {
         let queue = &mut self.queues[queue];
         queue.load.update(now, queue.count);
         queue.count = queue.count.saturating_add_signed(change);
     }
 
+    /// Brings the vCPU's load up to date, and sets whether the vCPU is ready from now on.
     fn update_load(&mut self, now: Nanos, thread: ThreadId, ready: bool) {
         let vcpu = self.vcpu(thread);
         let was = std::mem::replace(&mut vcpu.ready, ready);
         vcpu.load.update(now, usize::from(was));
     }
 
-    /// It belongs to that queue from now on.
+    /// Makes the vCPU belong to another queue, and its home the next CPU there, in turn, that it may use.
     fn assign(&mut self, machine: &Machine, thread: ThreadId, to: usize) {
         self.leave(thread);
         let queue = &mut self.queues[to];
@@ -201,6 +229,7 @@ impl Credit2 {
         (vcpu.queue, vcpu.home) = (Some(to), home);
     }
 
+    /// Takes the vCPU, and its load, out of the queue that it belongs to.
     fn leave(&mut self, thread: ThreadId) {
         let vcpu = &mut self.vcpus[thread.index()];
         let (load, weight) = (vcpu.load.average, vcpu.weight);
@@ -216,7 +245,7 @@ impl Credit2 {
         }
     }
 
-    /// The queue with the least load of those that it may use.
+    /// The queue with the least load of those that the thread may use.
     fn choose_queue(&self, machine: &Machine, thread: ThreadId) -> usize {
         let usable = (0..self.queues.len()).filter(|&at| self.queues[at].may_use(machine, thread));
         let load = |at: &usize| self.queues[*at].load.average;
@@ -224,7 +253,8 @@ impl Credit2 {
         least.unwrap_or(0)
     }
 
-    /// It waits in its queue, and a CPU there looks. `except` is choosing.
+    /// Puts the vCPU into its queue, and kicks the CPU there that is to run it. `except` is not kicked: that
+    /// CPU is choosing already.
     fn enqueue(&mut self, machine: &mut Machine, thread: ThreadId, except: Option<CpuId>) {
         let Vcpu {
             queue: Some(at),
@@ -243,7 +273,7 @@ impl Credit2 {
         self.vcpu(thread).tickled = Some(cpu);
     }
 
-    /// The CPU that is to look for a thread that waits.
+    /// The CPU that is to be tickled for a vCPU that waits; `None`: no CPU should run it now.
     fn tickled(
         &mut self,
         machine: &Machine,
@@ -270,14 +300,16 @@ impl Credit2 {
                 best = Some((score, cpu));
             }
         }
-        // Its own CPU is preferred, however little less credit what runs there has.
+        // The vCPU's own CPU is preferred, however little less credit the vCPU that runs there has.
         if Some(home) != except && it.may_use(home) && self.score(machine, thread, home, home) > 0 {
             return Some(home);
         }
         Some(best?.1)
     }
 
-    /// By how much it should rather run there than what does.
+    /// The credits, in ns, by which the vCPU is ahead of the vCPU that runs on `cpu`, less the migration
+    /// resistance; -1 if that CPU is not to be tickled: it idles, is kicked already, or is within the rate
+    /// limit.
     fn score(&mut self, machine: &Machine, thread: ThreadId, home: CpuId, cpu: CpuId) -> i64 {
         let state = machine.cpu(cpu);
         let Some(current) = state.current.filter(|_| !state.kicked) else {
@@ -291,7 +323,7 @@ impl Credit2 {
         self.credit(thread) - self.credit(current) - resistance
     }
 
-    /// The position of the thread that is to run there rather than `ran`.
+    /// The position of the vCPU that is to run on the CPU rather than `ran`.
     fn candidate(&self, machine: &Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<usize> {
         let queue = &self.queues[self.queue_of[cpu.0 as usize]];
         let than = ran.map(|ran| self.credit(ran));
@@ -311,7 +343,8 @@ impl Credit2 {
         None
     }
 
-    /// All get more credit, as the best has none left.
+    /// Gives all vCPUs of the queue more credits: `best`, which its CPU chose, has none left, nor has any
+    /// that waits.
     fn reset(&mut self, machine: &Machine, queue: usize, best: ThreadId) {
         let mut more = CREDIT_INIT;
         if self.credit(best) == CREDIT_MIN {
@@ -327,7 +360,7 @@ impl Credit2 {
         (self.queues[queue].ready).rekey(|thread| Reverse(vcpus[thread.index()].credit));
     }
 
-    /// Makes its load and that of the queue that differs the most more alike.
+    /// Makes the loads of the queue `own` and of the queue that differs the most from it more alike.
     fn balance(&mut self, machine: &mut Machine, own: usize) {
         let now = machine.now;
         for queue in 0..self.queues.len() {
@@ -371,7 +404,8 @@ impl Credit2 {
         }
     }
 
-    /// Nobody, and each vCPU of a queue that may go to another, with its load.
+    /// No vCPU (`None`, with a load of 0), then each vCPU of a queue that may go to the other one, with its
+    /// load.
     fn movable<'a>(
         &'a self,
         machine: &'a Machine,
@@ -387,7 +421,7 @@ impl Credit2 {
         std::iter::once((None, 0.0)).chain(movable)
     }
 
-    /// Those that wait there and may not use any of its CPUs any more go elsewhere.
+    /// Moves vCPUs that wait in a queue and may not use any of its CPUs any more to other queues.
     fn expel(&mut self, machine: &mut Machine, from: usize) {
         for _ in 0..self.queues[from].ready.len() {
             let queue = &self.queues[from];
@@ -403,6 +437,7 @@ impl Credit2 {
         }
     }
 
+    /// Moves the vCPU to another queue: at once, or when it leaves its CPU if it runs.
     fn migrate(&mut self, machine: &mut Machine, thread: ThreadId, to: usize) {
         let Vcpu {
             queue: Some(from),
@@ -418,12 +453,13 @@ impl Credit2 {
         } else if self.queues[from].ready.take(thread) {
             self.move_ready(machine, thread, from, to, None);
         } else {
-            // It runs, or is about to.
+            // The vCPU runs, or is about to.
             self.vcpu(thread).migrates_to = Some(to);
             machine.kick(home);
         }
     }
 
+    /// Moves a vCPU that is ready, and in no queue's `ready`, from one queue to another.
     fn move_ready(
         &mut self,
         machine: &mut Machine,
@@ -438,7 +474,7 @@ impl Credit2 {
         self.enqueue(machine, thread, except);
     }
 
-    /// For how long it may run there.
+    /// The time for which the vCPU may run on the CPU, in ns.
     fn turn(&self, machine: &Machine, cpu: CpuId, thread: ThreadId) -> Nanos {
         let queue = &self.queues[self.queue_of[cpu.0 as usize]];
         let has_run = machine.now - self.since[cpu.0 as usize];
@@ -465,7 +501,7 @@ impl Class for Credit2 {
                 tickled: None,
                 migrates_to: None,
                 ready: false,
-                // Half, until it is known.
+                // A new vCPU's load is unknown: one half is between the least and the most.
                 load: Load {
                     average: 0.5,
                     at: now,
@@ -497,7 +533,7 @@ impl Class for Credit2 {
         if !self.queues[at].ready.take(thread) {
             return;
         }
-        // The CPU that was asked to run it may be one that it may not use.
+        // The vCPU may not be allowed on the tickled CPU any more.
         self.vcpu(thread).tickled = None;
         if self.queues[at].may_use(machine, thread) {
             self.enqueue(machine, thread, None);

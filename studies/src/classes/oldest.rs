@@ -1,20 +1,25 @@
-//! The best order of requests, for nothing.
+//! The order of requests by age, at no cost: what an ideal scheduler would run.
 
 use quell_model::CpuId;
 use quell_sim::{Class, Machine, Nanos, Pick, State, ThreadId};
 use std::collections::BTreeSet;
 
-/// The thread that works for the oldest request first, wherever it is, at once: without costs, the order that
-/// no real scheduler reaches. Threads that work for none come last, in turns of a millisecond.
+/// The class that runs the thread that works for the oldest request first, on any CPU that the thread may
+/// use, at once. On a machine without costs this is an order that no real scheduler reaches. Threads that
+/// work for no request come last, in turns of 1 ms.
 #[derive(Debug, Default)]
 pub struct Oldest {
+    /// The threads that wait: when their request was due, in ns, and their place in the order of arrival.
     ready: BTreeSet<(Nanos, u64, ThreadId)>,
+    /// The number of times that a thread was put into `ready`.
     queued: u64,
 }
 
 impl Oldest {
+    /// The turn of a thread that works for no request: 1 ms, in ns.
     const TURN: Nanos = 1_000_000;
 
+    /// The time when the thread's request was due, in ns; the greatest for a thread that works for none.
     fn due(machine: &Machine, thread: ThreadId) -> Nanos {
         machine.thread(thread).works_for.unwrap_or(Nanos::MAX)
     }
@@ -25,7 +30,8 @@ impl Oldest {
         self.ready.insert((due, self.queued, thread));
     }
 
-    /// Has a CPU look that should run a thread that waits.
+    /// Kicks the CPU that should run a thread that waits: an idle one, else the one whose thread works for
+    /// the youngest request, if that is younger than the waiting thread's.
     fn tickle(machine: &mut Machine, thread: ThreadId) {
         if let Some(cpu) = machine.idle_cpu(thread) {
             return machine.kick(cpu);

@@ -4,15 +4,15 @@ use quell_model::CpuId;
 use quell_sim::{Machine, Thread, ThreadId};
 use std::collections::VecDeque;
 
-/// The CPUs that idle and were not kicked. The class keeps the set up to date: in [`super::Class::pick`], and
-/// when it kicks a CPU.
+/// The CPUs that idle and were not kicked. The class keeps the set up to date: in [`quell_sim::Class::pick`],
+/// and when it kicks a CPU.
 #[derive(Debug)]
 pub struct Idlers {
     words: Vec<u64>,
 }
 
 impl Idlers {
-    /// The set of all CPUs of a machine.
+    /// The set of all CPUs of a machine of `cpus` CPUs.
     pub fn all(cpus: usize) -> Idlers {
         let mut idlers = Idlers {
             words: vec![0; cpus.div_ceil(64).max(1)],
@@ -34,7 +34,8 @@ impl Idlers {
         self.words[cpu.0 as usize / 64] >> (cpu.0 % 64) & 1 == 1
     }
 
-    /// The first CPU of the set that the thread may run on, searched from `from` on and around.
+    /// The first CPU of the set that the thread may run on, in the order of numbers from `from` on and then
+    /// from 0.
     pub fn find(&self, from: CpuId, thread: &Thread) -> Option<CpuId> {
         let usable = |at: usize| {
             let allowed = thread.allowed.as_ref().map_or(u64::MAX, |allowed| {
@@ -78,7 +79,7 @@ impl<K: Ord + Copy> Ready<K> {
         self.queue.insert(at, (key, thread));
     }
 
-    /// Removes and returns the thread at a position.
+    /// Removes the thread at a position and returns it; `None` if the queue is shorter.
     pub fn remove(&mut self, at: usize) -> Option<ThreadId> {
         Some(self.queue.remove(at)?.1)
     }
@@ -102,7 +103,8 @@ impl<K: Ord + Copy> Ready<K> {
         Some((at, key, thread))
     }
 
-    /// Gives all threads new keys. The new keys must have the same order.
+    /// Gives all threads new keys. The order of the threads does not change, so the new keys must have the
+    /// same order.
     pub fn rekey(&mut self, key: impl Fn(ThreadId) -> K) {
         for entry in &mut self.queue {
             entry.0 = key(entry.1);

@@ -1,13 +1,13 @@
 //! Finds of the hunt on a real kernel: each is played as a scenario, in the kernel lab or on this host.
 //!
-//! Problem: what the hunt finds is simulated, under a simulated EEVDF. Approach: a workload becomes a scenario
-//! ([`scenario`]), whose tenants the usual player plays, and the recorder tells how long each light task's
-//! threads were ready before they ran. A find is confirmed where the 99th percentile breaks the hunt's own
-//! limit ([`super::LIMIT`]) there as well.
+//! Problem: what the hunt finds is simulated, under a simulated EEVDF. Approach: a workload becomes a
+//! scenario ([`scenario`]), whose tenants the usual player plays, and the recorder tells how long each light
+//! task's threads were ready before they ran. A find is confirmed where the 99th percentile breaks the hunt's
+//! own limit ([`super::LIMIT`]) there as well.
 //!
-//! Limits: a cgroup that holds tasks and groups, which cgroup v2 refuses, cannot be played. Run delays are those
-//! of every activation, also of threads that were preempted; the hunt's are those of wakeups only. Caches are
-//! those of the machine.
+//! Limits: a cgroup that holds tasks and groups, which cgroup v2 refuses, cannot be played. Run delays are
+//! those of every activation, also of threads that were preempted; the hunt's are those of wakeups only.
+//! Caches are those of the machine.
 
 use super::light::light;
 use super::score::LEAST_MS;

@@ -19,7 +19,7 @@ pub struct Workload {
     /// Cgroups; a group's parent comes before the group.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-    /// Tasks.
+    /// The tasks that run on the machine.
     #[serde(default, rename = "task")]
     pub tasks: Vec<Task>,
 }

@@ -175,7 +175,7 @@ fn what_is_no_socket_is_never_replaced() {
     let error = Server::start(&file, state.clone()).unwrap_err();
     assert!(error.to_string().contains("is no socket"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), b"data");
-    // Nor can it be somewhere no folder can be.
+    // A socket cannot be made where its folder cannot be made: in a file.
     assert!(Server::start(&file.join("agent.sock"), state).is_err());
 }
 

@@ -357,7 +357,8 @@ fn where_a_plan_wants_the_kernels_scheduler_stock_interfaces_carry_it_and_ours_c
         ]
     );
     assert_eq!(rig.backends.backend(), Backend::Stock);
-    // That is no failure: nothing is said, and nothing delays it.
+    // The unload is no failure: the agent says nothing of it, and the next period that wants the scheduler
+    // loads it without a delay.
     rig.backends.apply(&snapshot, &resting);
     assert_eq!(rig.done(), ["stock: 1 tenants' weights, 2 threads"]);
     assert_eq!(rig.period(2), Vec::<String>::new());

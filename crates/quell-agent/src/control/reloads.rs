@@ -92,7 +92,8 @@ impl Assemble for Assembler {
     }
 }
 
-/// So many periods, and between any two of those lists a reload of that text.
+/// A clock that takes its entries in turn: a reload with the entry's text as the configuration, unless the
+/// text is empty, then the entry's number of periods. After the last entry SIGTERM ends the agent.
 struct Turns(Vec<(String, usize)>, File);
 
 impl Clock for Turns {
@@ -202,7 +203,7 @@ fn a_reload_keeps_every_promise_whose_terms_are_the_same() {
     assert_eq!(told, ["stock: hand over, bound 1 2"]);
     assert_eq!(rig.promises(), before);
     assert_eq!(rig.state.status(10).reloads, 1);
-    // Nor where others come before it in the file, and what the policy sees of them is read anew.
+    // The same holds where the tenants change places in the file and a setting of another mechanism changes.
     let told = rig.reload(&[HEAD, B, A, "[asymmetry]\nslices = false\n"], 3);
     assert_eq!(told, ["stock: hand over, bound 1 2"]);
     assert_eq!(rig.promises(), before);

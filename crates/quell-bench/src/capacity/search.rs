@@ -1,5 +1,5 @@
-//! Which numbers to try next: a function of what was tried, so that a search takes equal steps on every
-//! machine, on however many CPUs it simulates.
+//! The numbers that a search tries next are a function of the numbers that it tried before, so that the
+//! search takes equal steps on every machine, on however many CPUs that machine simulates.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Measures a scenario on the simulator: with the pairs, seeds and requests that real threads would get, in
-//! virtual time, and as many runs at once as this machine has CPUs.
+//! Measures a scenario on the simulator. The scenario's threads get the pairs, seeds and requests that real
+//! threads would get, in virtual time; as many runs go on at once as this machine has CPUs.
 
 mod control;
 mod course;
@@ -36,19 +36,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use control::Controller;
 pub(crate) use observe::{Names, Sink, Watch, pid};
 
-/// The slice under [`Simulated::Fifo`], in ns: about EEVDF's base slice on 8 CPUs or more.
+/// A thread's slice under [`Simulated::Fifo`], in ns: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
 
 /// A second, in ns.
 const SECOND: u64 = 1_000_000_000;
 
-/// How far a simulation goes before it looks whether it is interrupted, in ns of virtual time.
+/// The most virtual time, in ns, that a simulation advances between two looks at the interrupt flag.
 const STRIDE: u64 = 50_000_000;
 
-/// Measures one benchmark. Setting `interrupt` ends that with the pairs done so far.
+/// Measures one benchmark. Setting `interrupt` ends the benchmark with the pairs that are complete by then.
 ///
 /// # Errors
-/// [`Interrupted`] before the first pair is complete; else as [`run_all`].
+/// The call fails if it is interrupted before the first pair is complete ([`Interrupted`]); else as
+/// [`run_all`].
 pub fn run(
     options: &BenchOptions,
     interrupt: &AtomicBool,
@@ -64,8 +65,9 @@ pub fn run(
 /// that an interrupt left without a complete pair is `None`.
 ///
 /// # Errors
-/// As [`check`] for the first benchmark that the simulator cannot run; a trace that cannot be read or
-/// written, and threads that wait for one another for ever.
+/// The call fails as [`check`] for the first benchmark that the simulator cannot run; as [`engine`] for a
+/// side whose scheduler cannot be made; if a trace of arrivals cannot be read or a trace of a run cannot be
+/// written; and if threads of a tenant wait for one another for ever.
 pub fn run_all(
     all: &[BenchOptions],
     interrupt: &AtomicBool,
@@ -87,8 +89,9 @@ pub fn run_all(
 /// Checks that the simulator can run this benchmark.
 ///
 /// # Errors
-/// Where it cannot: options or sides that do not run there, a scenario without `[host]`, real applications,
-/// real-time threads, VMs without `vcpus`, and what a side does not support.
+/// The call fails if the options are out of range or a side does not run on the simulator; if the scenario
+/// has no `[host]`, or has applications, real-time threads or a VM without `vcpus`; and if a side does not
+/// support the scenario's limits of CPU time, pinned threads or lack of objectives.
 pub fn check(options: &BenchOptions) -> anyhow::Result<()> {
     prepare(options, &AtomicBool::new(false)).map(|_| ())
 }
@@ -191,8 +194,8 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })
 }
 
-/// Runs every pair and side of every benchmark, on all CPUs of this machine; gives each benchmark's runs in
-/// the order in which they would have been measured.
+/// Runs every pair and side of every benchmark, on all CPUs of this machine. Returns, by benchmark, its runs
+/// by pair and then by side.
 fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec<Vec<RawRun>>> {
     let runs: Vec<(usize, u32, usize)> = benches
         .iter()
@@ -237,7 +240,8 @@ fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec
     Ok(all)
 }
 
-/// What a scenario says that the machine's own work costs.
+/// The costs of the machine's own work that a scenario gives, times in ns; a cost that it does not give is
+/// typical.
 fn costs(spec: &CostsSpec) -> Costs {
     let typical = Costs::TYPICAL;
     let ns = |us: Option<f64>, else_ns: u64| us.map_or(else_ns, |us| (us * 1e3) as u64);
@@ -269,7 +273,7 @@ fn costs(spec: &CostsSpec) -> Costs {
     }
 }
 
-/// The kernel's own scheduler.
+/// The scheduler of that kernel.
 fn own(scheduler: HostScheduler) -> Box<dyn Class> {
     Box::new(match scheduler {
         HostScheduler::Cfs => Fair::cfs_6_1(),
@@ -278,11 +282,13 @@ fn own(scheduler: HostScheduler) -> Box<dyn Class> {
     })
 }
 
-/// A side's scheduler for a machine with these tenants, whose kernel's own scheduler is `scheduler`; and what
-/// the machine's own work costs, which is nothing on the ideal machine.
+/// A side's scheduler for a machine with these tenants, whose kernel's own scheduler is `scheduler`; and the
+/// costs of the machine's own work: `costs`, or none for a side that costs nothing
+/// ([`costs_nothing`](crate::side::SimulatedSide::costs_nothing)).
 ///
 /// # Errors
-/// Where the side does not run on the simulator, or its options or configuration are not valid.
+/// The call fails if the side does not run on the simulator or its command has arguments that Quell's
+/// scheduler does not take, and as [`SchedExt::new`] for a side with Quell's scheduler.
 pub fn engine(
     side: &Side,
     scheduler: HostScheduler,
@@ -292,7 +298,7 @@ pub fn engine(
 ) -> anyhow::Result<(Box<dyn Class>, Costs)> {
     let class: Box<dyn Class> = match side {
         Side::Extra(extra) => {
-            // What divides cores does so on a host as it is.
+            // A side without a class only has a controller: the host keeps its own scheduler.
             let class = extra.class(topology, tenants);
             let costs = if extra.costs_nothing() {
                 Costs::NONE
@@ -319,9 +325,9 @@ pub fn engine(
     Ok((class, costs))
 }
 
-/// A VM tenant under a side. Its guest has the EEVDF of Linux 6.12, as Debian 13 does, and costs in the guest
-/// are those of the host; on the ideal machine the VM costs nothing, and its guest serves the oldest request
-/// first, too.
+/// The VM of a tenant under a side. Its guest has the EEVDF of Linux 6.12, as Debian 13 does, unless the side
+/// has a class for guests. Costs in the guest are those of the host, except for work that only the host does;
+/// the VM itself costs nothing under a side that costs nothing.
 fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let extra = match side {
         Side::Extra(extra) => Some(extra),
@@ -331,8 +337,7 @@ fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> 
     let class = class.unwrap_or_else(|| Box::new(Fair::eevdf_6_12()));
     let free = extra.is_some_and(|extra| extra.costs_nothing());
     Vm {
-        // The host's other work is done on the host, load comes from there, and a vCPU that halts leaves its
-        // CPU to the host.
+        // Only the host does other work and generates load, and a vCPU that halts leaves its CPU to the host.
         costs: Costs {
             idle_exit: 0,
             generators: false,
@@ -348,7 +353,8 @@ fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> 
     }
 }
 
-/// The number of emulator threads: one for each queue carries a VM's requests and answers, if it gets any.
+/// The number of a VM's emulator threads: one for each queue, which carries requests and answers, and none if
+/// the VM gets no load.
 fn emulators(tenant: &ScenarioTenant) -> u32 {
     match tenant.load {
         Some(_) => tenant.queues.unwrap_or(1),
@@ -380,13 +386,13 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The benchmark's runs: pair and side.
+    /// The benchmark's runs: the number of the pair and the number of the side of each.
     fn runs(&self) -> impl Iterator<Item = (u32, usize)> + use<> {
         let sides = self.options.sides.len();
         (0..self.options.pairs).flat_map(move |pair| (0..sides).map(move |side| (pair, side)))
     }
 
-    /// The result of the benchmark's runs; `None` without a complete pair.
+    /// The result of the benchmark's runs; `None` if no pair is complete.
     fn result(&self, raw: Vec<RawRun>, started_unix_s: u64) -> Option<BenchResult> {
         let labels = Side::labels(&self.options.sides);
         if super::complete_pairs(&raw, labels.len()).is_empty() {
@@ -477,7 +483,7 @@ impl Bench<'_> {
             ..
         } = course;
 
-        // Threads that wait for ever would give the figures of a quiet machine.
+        // A run whose threads wait for one another for ever would have the figures of a quiet machine.
         if let Some((tenant, why)) = simulation.deadlock() {
             let name = &self.instances[owners[tenant].instance].name;
             let message = format!("threads of tenant `{name}` stand still for ever: {why}");
@@ -558,10 +564,12 @@ impl Bench<'_> {
         })
     }
 
-    /// Limits where a tenant's threads on the host may run; they are the threads from `first` on.
+    /// Restricts a tenant's threads on the host, which are the machine's threads from `first` on, to the CPUs
+    /// that the scenario gives them.
     fn restrict(&self, simulation: &mut Simulation, tenant: &ScenarioTenant, first: usize) {
         let cpus = self.topology.cpus.len() as u32;
-        // CPUs for emulators are for no other thread, unless the scenario says so.
+        // A thread that is no emulator thread, and that the scenario gives no CPUs, may not run on the CPUs
+        // of emulator threads.
         let for_emulators = for_emulators(&self.instances);
         let others: Option<CpuSet> = (!for_emulators.is_empty()).then(|| {
             let all = self.topology.online();
@@ -595,14 +603,14 @@ impl Bench<'_> {
         }
     }
 
-    /// The trace that the run is to leave, if any.
+    /// The file for the trace of the run; `None` if the run is to leave no trace.
     fn trace(&self, side: usize, pair: u32) -> anyhow::Result<Option<TraceFile>> {
         let Some(folder) = &self.options.trace else {
             return Ok(None);
         };
         let label = &Side::labels(&self.options.sides)[side];
         let system = System {
-            // The kernel release whose thread states the trace uses.
+            // The release of the kernel whose thread states the trace uses.
             release: "7.2.0".to_string(),
             version: concat!("quell-sim ", env!("CARGO_PKG_VERSION")).to_string(),
             machine: "simulated".to_string(),
@@ -637,7 +645,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The CPU time that a tenant's threads used between two readings, by program, in ns.
+    /// The CPU time that a tenant's threads used between two readings, by program, in ns; empty for a VM.
     fn programs_ns(&self, index: usize, from: &Reading, to: &Reading) -> BTreeMap<String, u64> {
         let mut of = BTreeMap::new();
         let tenant = self.instances[index].table;
@@ -656,7 +664,7 @@ impl Bench<'_> {
         of
     }
 
-    /// What the scheduler did to each tenant's threads.
+    /// The figures of what the scheduler did to the tenants' threads, by tenant.
     fn scheduling(&self, analyser: Analyser) -> Vec<Scheduling> {
         let processes = analyser.finish(None).processes(|_| true);
         let tenant = |number| {
@@ -670,7 +678,8 @@ impl Bench<'_> {
         (0..self.instances.len()).map(tenant).collect()
     }
 
-    /// The requests that this tenant gets, as its generator would send them.
+    /// The requests that the tenant's generator would send before `end`, in ns; `None` if the tenant has no
+    /// load.
     fn load(
         &self,
         scenario: &Scenario,
@@ -691,7 +700,7 @@ impl Bench<'_> {
     }
 }
 
-/// The CPUs that scenarios give to emulator threads.
+/// The CPUs that the scenario gives to emulator threads of any tenant.
 pub fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
     let sets = instances
         .iter()
@@ -699,7 +708,7 @@ pub fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
     sets.flat_map(CpuSet::iter).collect()
 }
 
-/// Makes the cgroups; gives their numbers.
+/// Adds the scenario's cgroups to the simulation; returns their numbers, in the order of `cgroups.all`.
 fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
     let mut groups = Vec::new();
     for cgroup in &cgroups.all {
@@ -718,16 +727,17 @@ fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
     groups
 }
 
-/// Which tenant of the scenario a tenant of the simulation is.
+/// The tenant of the scenario that a tenant of the simulation belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// The scenario's tenant, by its number among the instances.
+    /// The number of the scenario's tenant among the instances.
     pub instance: usize,
-    /// It is what runs in a VM, not the VM's process on the host.
+    /// Whether the simulation's tenant runs in a VM; false: it is on the host, as a VM's own process is.
     pub in_guest: bool,
 }
 
-/// By the simulation's tenants. A VM is two of them: a process of the host, and a tenant in the guest.
+/// The owner of each tenant of the simulation, in the order of the tenants' numbers. A VM is two tenants of
+/// the simulation: a process of the host, and a tenant in the guest.
 pub fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
     let each = |(instance, it): (usize, &TenantInstance<'_>)| {
         let on_host = Owner {
@@ -808,13 +818,13 @@ mod tests {
         for it in [one, two, process] {
             assert!((1800..2200).contains(&it.requests), "{}", it.requests);
             assert!(it.errors == 0 && it.work.is_none());
-            // 20 % of a CPU for the work, and what a VM costs.
+            // A tenant uses 20 % of a CPU for its work, and a VM more for its exits and emulator threads.
             let cpu = it.cpu_ns as f64 / it.length_ns as f64;
             assert!((0.18..1.5).contains(&cpu), "{cpu}");
         }
         assert!(batch.work.is_some_and(|rounds| rounds > 500.0));
-        // On the ideal machine a VM is as fast as a process; else a VM has exits, emulators and two
-        // schedulers.
+        // A VM has exits, emulator threads and two schedulers, so its requests take at least 10 µs
+        // longer on average.
         let [vm, process] = [one, process].map(|it| it.latency.mean() / 1e3);
         assert!(vm > process + 10.0, "{vm} {process}");
     }

@@ -8,39 +8,42 @@ use quell_sim::{Class, Machine};
 use std::fmt;
 use std::ops::Deref;
 
-/// A scheduler that there is on the simulator only, or what divides cores on top of one. A side without a
-/// class of its own has the host's scheduler.
+/// A scheduler of the simulator only, or a controller that acts on a simulated machine beside the host's own
+/// scheduler. A side without a class of its own has the host's scheduler.
 pub trait SimulatedSide: Sync {
-    /// Its name, as `--policy` takes it and results have it.
+    /// The side's name, as `--policy` takes it and results have it.
     fn name(&self) -> &'static str;
 
-    /// The host's scheduler on a machine with these CPUs and tenants, which are by the simulation's number;
-    /// `None`: the scheduler that the scenario's host has.
+    /// The host's scheduler on a machine with these CPUs; `tenants` has an entry for each tenant of the
+    /// simulation. `None`: the scheduler that the scenario's host has.
     fn class(&self, _topology: &Topology, _tenants: &[&TenantSpec]) -> Option<Box<dyn Class>> {
         None
     }
 
-    /// The scheduler of a guest; `None`: that of Debian 13.
+    /// The scheduler of a guest; `None`: the scheduler of Debian 13 (EEVDF of Linux 6.12).
     fn guest_class(&self) -> Option<Box<dyn Class>> {
         None
     }
 
-    /// Whether the machine's own work, and a VM's, takes no time.
+    /// Whether the machine's own work (such as switches and ticks) and that of VMs (such as exits) takes no
+    /// CPU time.
     fn costs_nothing(&self) -> bool {
         false
     }
 
-    /// Whether it gives tenants CPUs of their own.
+    /// Whether the side gives tenants CPUs of their own.
     fn divides_cores(&self) -> bool {
         false
     }
 
-    /// Whether it acts by how far tenants are from their objectives, so that latency tenants need some.
+    /// Whether the side acts by how far tenants are from their objectives, so that every tenant of class
+    /// `latency` needs an objective.
     fn needs_objectives(&self) -> bool {
         false
     }
 
-    /// What acts on the machine beside its scheduler; `owners` are by the simulation's tenants.
+    /// The controller that acts on the machine beside its scheduler, if the side has one. `owners` has an
+    /// entry for each tenant of the simulation.
     fn controller(
         &self,
         _instances: &[TenantInstance<'_>],
@@ -51,7 +54,7 @@ pub trait SimulatedSide: Sync {
     }
 }
 
-/// A [`SimulatedSide`]. Two sides with the same name are equal.
+/// A [`SimulatedSide`] as a value. Two such values are equal if their sides have the same name.
 #[derive(Clone, Copy)]
 pub struct Extra(pub &'static dyn SimulatedSide);
 

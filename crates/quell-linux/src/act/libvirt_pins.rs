@@ -8,8 +8,8 @@
 //! never its definition.
 //!
 //! The pins themselves, as data, are [`Pins`] (`guest::pins`); the pins that libvirt last reported, and the
-//! thread that speaks to libvirt, are in `guest::guests`. This module compares the pins with the plan and with
-//! the originals.
+//! thread that speaks to libvirt, are in `guest::guests`. This module compares the pins with the plan and
+//! with the originals.
 
 use super::actuator::Actuator;
 use super::journal::Record;

@@ -25,8 +25,8 @@ pub(super) struct HostLock {
 }
 
 impl HostLock {
-    /// Takes the lock, creating its folder if it does not exist. Where the file cannot be used the lock is not
-    /// held, and `missing` says why.
+    /// Takes the lock, creating its folder if it does not exist. Where the file cannot be used the lock is
+    /// not held, and `missing` says why.
     ///
     /// # Errors
     /// The call fails if another process has the lock ([`ActError::Locked`]).

@@ -1,8 +1,8 @@
 //! Admission: which tenants fit on a host, decided before they run there.
 //!
 //! # Problem
-//! A host that promises CPU time by a deadline must be able to refuse. Which sets of servers fit depends
-//! on the order in which CPUs serve them; and a test that provides for the worst case of all at once
+//! A host that promises CPU time by a deadline must be able to refuse. Whether a set of servers fits depends
+//! on the order in which CPUs serve them; and a test that provides for the worst case of all servers at once
 //! leaves most of a CPU unused.
 //!
 //! # Approach

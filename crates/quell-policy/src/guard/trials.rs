@@ -26,7 +26,7 @@ const MINUTE_NS: u64 = 60 * SECOND_NS;
 pub const ERROR: f64 = 0.025;
 
 /// The length of a trial in pairs, those without a figure included: five minutes where blocks are short.
-/// That is also the longest that a lever which does not help is tried, half of it acting.
+/// A lever that does not help is tried for at most this long, and acts for half of that time.
 const TRIAL_PAIRS: u64 = 60;
 /// The pause after the first trial that showed no help; each later pause is twice the one before.
 const PAUSE_NS: u64 = 30 * MINUTE_NS;

@@ -83,7 +83,7 @@ struct share_slot {
 #define SHARE_SLOT_ENDED 2
 
 /*
- * Which share slots are in use, approximately. The loader sets both values in every step of the rate solver.
+ * Hints at the share slots that are in use. The loader sets both values in every step of the rate solver.
  */
 struct share_slot_hints {
 	u32 used_end; /* no slot from here on is in use */

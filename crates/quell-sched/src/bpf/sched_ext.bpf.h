@@ -231,7 +231,7 @@ bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it, struct task_st
 /*
  * CLOCK_MONOTONIC. Not scx_bpf_now(), which can stand still for up to a tick: a CPU that moves a task into
  * another CPU's local DSQ updates the other CPU's clock, and the other CPU reads that time until it next
- * releases its lock (seen with 7.2). Nor does scx_bpf_now() advance during a switch.
+ * releases its lock (seen with 7.2). During a switch scx_bpf_now() does not advance either.
  */
 static __always_inline u64 time_ns(void)
 {

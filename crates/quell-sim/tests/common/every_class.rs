@@ -156,8 +156,8 @@ pub fn processes_of_processes(classes: impl Fn(&Topology) -> Vec<Named>) {
     }
 }
 
-/// `at_once` are the classes under which no CPU idles beside a thread that was ready before, and `sleepers` the
-/// classes under which a thread that sleeps has at least as much credit as a new one.
+/// `at_once` are the classes under which no CPU idles beside a thread that was ready before, and `sleepers`
+/// the classes under which a thread that sleeps has at least as much credit as a new one.
 pub fn nobody_waits_beside_an_idle_cpu_and_all_get_through(
     classes: impl Fn(&Topology) -> Vec<Named>,
     at_once: &[&str],

@@ -1,8 +1,8 @@
-//! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and the
-//! controllers of sides that other crates add.
+//! Controllers act on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent is
+//! one, and sides that other crates add may have others.
 //!
 //! Each controller acts at times of its own, on what it can see of the machine and of the answers since it
-//! last acted. The CPU time that it takes itself is not simulated.
+//! last acted. The CPU time that a controller itself would use is not simulated.
 
 use super::Owner;
 use crate::side::Side;
@@ -21,16 +21,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// Something that acts beside the scheduler.
+/// A program that acts on a simulated machine beside its scheduler.
 pub trait Controller {
-    /// When it acts next, in ns since the beginning; `u64::MAX`: no more.
+    /// The time at which the controller acts next, in ns of virtual time since the beginning; `u64::MAX`: it
+    /// acts no more.
     fn next_ns(&self) -> u64;
 
-    /// How many CPUs tenants have for themselves at the moment, emulators' CPUs included; `None`: no tenant
-    /// has CPUs of its own.
+    /// The number of CPUs that tenants have for themselves at the moment, CPUs of emulator threads included;
+    /// `None`: the controller gives no tenant CPUs of its own.
     fn held(&self) -> Option<u32>;
 
-    /// Looks at the machine and acts. `answers` are the answers since it last did.
+    /// Looks at the machine and acts. `answers` are the answers since the controller last acted.
     fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]);
 }
 
@@ -56,39 +57,42 @@ pub fn of(
 struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
-    /// `None`: the plans go to stock interfaces only.
+    /// The actuator of Quell's scheduler; `None`: plans go to stock interfaces only.
     scheduler: Option<SchedulerActuator>,
     stock: Stock,
     period_ns: u64,
-    /// When the period ends, in ns.
+    /// The time at which the period ends, in ns of virtual time.
     next_ns: u64,
-    /// CPUs that pools have given to tenants.
+    /// The number of CPUs that the last plan's pools gave to tenants and emulator threads; `None`: the plan
+    /// had no pools.
     held: Option<u32>,
 }
 
-/// The stock interfaces of the simulated machine: where threads may run, and what guests are told.
+/// The state of the simulated machine's stock interfaces: the CPUs that threads may run on, and the numbers
+/// of vCPUs that guests were told to have online.
 struct Stock {
-    /// Which VM each such tenant is, and how many virtual CPUs it has.
+    /// By tenant that is a VM: the VM's number, and the number of its vCPUs.
     vms: BTreeMap<TenantName, (VmId, u32)>,
-    /// Where threads that a plan has bound to CPUs might run before.
+    /// By thread that a plan has bound to CPUs: the CPUs that it might run on before.
     limited: BTreeMap<ThreadId, CpuSet>,
-    /// What a guest takes for each virtual CPU that it plugs.
+    /// The time that a guest takes to bring a vCPU online or take it offline, in ns.
     plug_ns: u64,
-    /// The guests that were told a number of vCPUs, by tenant.
+    /// The guests that were told a number of vCPUs to have online, by tenant.
     plugs: BTreeMap<TenantName, Plugs>,
 }
 
-/// A guest that is to have another number of vCPUs online. It plugs one vCPU after the other.
+/// The vCPUs of a guest that was told a number of vCPUs to have online. The guest plugs, which is to bring
+/// online or take offline, one vCPU after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Plugs {
     online: u32,
     to: u32,
-    /// When the next vCPU is plugged, in ns; `u64::MAX`: none is.
+    /// The time at which the next vCPU is plugged, in ns of virtual time; `u64::MAX`: none is to be plugged.
     at_ns: u64,
 }
 
 impl Plugs {
-    /// Tells the guest to have `to` vCPUs online.
+    /// Tells the guest to have `to` vCPUs online; plugging one takes `takes_ns`.
     fn tell(&mut self, to: u32, now_ns: u64, takes_ns: u64) {
         self.to = to;
         self.at_ns = match (self.online == to, self.at_ns) {
@@ -98,8 +102,8 @@ impl Plugs {
         };
     }
 
-    /// Plugs one vCPU: gives its number, and whether it is online from now on. The vCPUs with the lowest
-    /// numbers stay online.
+    /// Plugs one vCPU: returns its number, and whether it is online from now on. The vCPUs with the lowest
+    /// numbers stay online; the next vCPU is due `takes_ns` later.
     fn next(&mut self, takes_ns: u64) -> (CpuId, bool) {
         let comes = self.online < self.to;
         let number = if comes { self.online } else { self.online - 1 };
@@ -128,7 +132,7 @@ impl Agent {
             Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
         };
         let policy = quell_policy::composed(&file, &asymmetry, &[])?;
-        // The simulation has one scheduler from beginning to end: the guard cannot switch it off there.
+        // The simulation has one scheduler from beginning to end, so the guard cannot switch to the kernel's.
         let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
@@ -148,7 +152,7 @@ impl Agent {
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
             policy,
-            // Simulated tenants are cgroups, so that none of them needs a group in the scheduler.
+            // A simulated tenant is a cgroup, so no tenant needs a group in the scheduler.
             scheduler: (file.agent.backend != Backend::Stock)
                 .then(|| SchedulerActuator::new(false)),
             stock: Stock {
@@ -207,7 +211,7 @@ impl Controller for Agent {
     }
 }
 
-/// The simulated machine, which is observed and acted on in the same period.
+/// The simulated machine, which the agent observes and acts on in the same period.
 struct Machine<'s>(RefCell<&'s mut Simulation>);
 
 struct Observed<'a, 's> {
@@ -223,7 +227,7 @@ impl Observe for Observed<'_, '_> {
     }
 }
 
-/// The simulated machine's scheduler.
+/// The calls of the simulated machine's scheduler.
 impl SchedulerCalls for &Machine<'_> {
     fn set_thread(
         &mut self,
@@ -274,7 +278,7 @@ impl Act for Actuator<'_, '_> {
     }
 }
 
-/// The stock interfaces of a machine.
+/// The stock interfaces of the simulated machine, with the machine that they act on.
 struct StockOf<'a, 's> {
     stock: &'a mut Stock,
     machine: &'a Machine<'s>,
@@ -285,7 +289,7 @@ impl Act for StockOf<'_, '_> {
         Backend::Stock
     }
 
-    /// The report is empty: nothing reads what a simulated period wrote.
+    /// Applies the plan. The report is empty: no caller reads what a simulated period wrote.
     fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
         let simulation = &mut *self.machine.0.borrow_mut();
         self.stock.place_all(plan, simulation);
@@ -296,8 +300,8 @@ impl Act for StockOf<'_, '_> {
 }
 
 impl Stock {
-    /// Binds threads to the CPUs that the plan gives them, and lets all other threads run where they might run
-    /// before.
+    /// Binds threads to the CPUs that the plan gives them; all other threads may run where they might run
+    /// before a plan bound them.
     fn place_all(&mut self, plan: &Plan, simulation: &mut Simulation) {
         let mut placed = BTreeSet::new();
         for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
@@ -314,7 +318,7 @@ impl Stock {
         }
     }
 
-    /// Guests are told how many virtual CPUs to have online.
+    /// Tells the guests how many vCPUs the plan wants online.
     fn tell_guests(&mut self, plan: &Plan, simulation: &Simulation) {
         for tenant in &plan.tenants {
             let online = tenant.group.as_ref().and_then(|it| it.online());
@@ -331,7 +335,7 @@ impl Stock {
         }
     }
 
-    /// Guests plug what is due.
+    /// Plugs the vCPUs of all guests that are due by now.
     fn plug(&mut self, simulation: &mut Simulation) {
         let now = simulation.machine().now;
         for (name, plugs) in &mut self.plugs {
@@ -345,7 +349,7 @@ impl Stock {
         }
     }
 
-    /// Lets a thread run only on `cpus`, or again where it might run before.
+    /// Lets a thread run only on `cpus`; `None`: on the CPUs that it might run on before a plan bound it.
     fn place(&mut self, thread: ThreadId, cpus: Option<&CpuSet>, simulation: &mut Simulation) {
         let machine = simulation.machine();
         let now = machine.thread(thread).allowed.clone();

@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_duty_swings_around_its_share_as_its_closed_form_says() {
-        // 3 ms of every 10 ms: after many cycles the load is greatest at the end of a run, at (1 - y^3) / (1
-        // - y^10).
+        // A thread runs for 3 ms of every 10 ms: after many cycles the load is greatest at the end of a run,
+        // and is (1 - y^3) / (1 - y^10) then.
         let mut pelt = Pelt::default();
         for cycle in 0..100u64 {
             pelt.advance(cycle * 10_000_000, 0.0, 0.0, 0.0);

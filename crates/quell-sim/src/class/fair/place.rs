@@ -29,7 +29,7 @@ const FORK_BIAS: f64 = 1.17;
 /// The time, in ns, after which the count of flips is halved.
 const FLIPS_HALVE: Nanos = 1_000_000_000;
 
-/// Which threads a thread, or an idle CPU, wakes (record_wakee).
+/// The threads that a thread, or an idle CPU, wakes (record_wakee).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Waking {
     last: Option<usize>,

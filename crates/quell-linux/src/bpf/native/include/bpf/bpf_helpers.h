@@ -3,8 +3,8 @@
  * What the monitor's programs take from libbpf and the kernel, for the native build: ../../books.c says how.
  *
  * Problem: the programs are to be compiled as they are, without their meaning being changed.
- * How:     this folder stands in libbpf's place on the include path. Maps are told apart by their address. One event is
- *          told at a time, so locks are none.
+ * How:     this folder stands in libbpf's place on the include path. Maps are told apart by their address.
+ *          The caller tells the programs one event at a time, so locks do nothing.
  */
 #ifndef QUELL_BOOKS_BPF_HELPERS_H
 #define QUELL_BOOKS_BPF_HELPERS_H
