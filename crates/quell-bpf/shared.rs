@@ -3,15 +3,16 @@
 //
 // Problem: Kernel and loader use the same memory. A mirror of the C structures that is written by hand can be
 //          wrong, and has to be held to them field by field.
-// How:     An object that has the wanted structures and constants, and no program, is compiled. From its BTF,
-//          the compiler's own description, each structure is written as repr(C) with the same fields. What
-//          the C compiler leaves free is a field as well, so that all bytes are integers.
+// How:     An object that has the wanted structures and constants is compiled; programs in it are never loaded.
+//          From its BTF, the compiler's own description, each structure is written as repr(C) with the same
+//          fields. What the C compiler leaves free is a field as well, so that all bytes are integers.
 // Limits:  Fields are integers, structures and arrays of these; constants are not negative. BTF has no
-//          comments: the C header says what a field means.
+//          comments: the C header says what a field means. It has no alignment either: that is the fields' own,
+//          and memory that is aligned to cache lines is C's, which the loader maps.
 
 use libbpf_rs::btf::types::{Array, Enum, Int, IntEncoding, MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, BtfType};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 /// What BPF programs share with their loader.
@@ -71,7 +72,7 @@ fn rust_of(shared: &Shared) -> Result<String, String> {
     let mut writer = Writer {
         btf: &btf,
         mapped: false,
-        written: BTreeSet::new(),
+        written: BTreeMap::new(),
         text,
     };
     for (at, member) in all.iter().enumerate() {
@@ -85,8 +86,8 @@ struct Writer<'a> {
     btf: &'a Btf<'a>,
     /// Whether fields become atomics.
     mapped: bool,
-    /// The structures in `text`.
-    written: BTreeSet<String>,
+    /// The structures in `text`, and whether their fields are atomics.
+    written: BTreeMap<String, bool>,
     text: String,
 }
 
@@ -133,8 +134,10 @@ impl Writer<'_> {
         }
         let size = found.size();
         fields += &self.padding(end, size);
-        if !self.written.insert(name.to_string()) {
-            return Ok(size);
+        match self.written.insert(name.to_string(), self.mapped) {
+            None => {}
+            Some(mapped) if mapped == self.mapped => return Ok(size),
+            Some(_) => return Err(format!("{name} is in a copied structure and in a mapped one")),
         }
         let (derived, marker) = match self.mapped {
             true => ("Debug", "Shared"),

@@ -82,6 +82,7 @@ pub struct TenantSample {
     pub spec: Arc<TenantSpec>,
     /// The selectors that found the tenant's processes; empty where the tenant was not searched for, as in a
     /// simulation.
+    #[serde(default)]
     pub selectors: Arc<Selectors>,
     /// The cgroup that holds exactly this tenant's threads and has a CPU controller, if any:
     /// the place where a tenant's weight can be set without touching another's.

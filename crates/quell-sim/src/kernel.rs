@@ -7,11 +7,11 @@
 
 use crate::class::{Class, Pick};
 use crate::events::Nanos;
+use crate::happening::{Happening, Observer};
 use crate::machine::{Event, FOREVER, GroupId, Interrupt, Machine, NEVER, State, Thread, ThreadId};
 use crate::program::Code;
 use crate::recorded::Act;
-use crate::simulation::{Happening, Load, Observer};
-use crate::workload::{Answer, Effects, Next, Request, Workload};
+use crate::workload::{Answer, Effects, Load, Next, Request, Workload};
 use quell_model::{CpuId, CpuSet, Nice, ThreadRole};
 use quell_scenario::{Count, ThreadPolicy, ThreadProgram};
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};

@@ -35,20 +35,20 @@
 
 mod class;
 mod events;
+mod happening;
 mod kernel;
 mod machine;
 mod monitor;
 mod program;
 mod recorded;
 mod simulation;
-mod vm;
 mod workload;
 
 pub use class::{Class, Fair, Fifo, Pick, SchedExt};
 pub use events::Nanos;
+pub use happening::{Happening, Observer};
 pub use machine::{Costs, Cpu, Group, GroupId, Limit, Machine, State, Thread, ThreadId};
 pub use monitor::{Monitor, thread_of};
 pub use recorded::Act;
-pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
-pub use vm::{Vm, VmCosts, VmId, VmStats};
-pub use workload::{Answer, Request};
+pub use simulation::{Simulation, Tenant, Vm, VmCosts, VmId, VmStats};
+pub use workload::{Answer, Load, Request};

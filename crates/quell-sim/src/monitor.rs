@@ -9,8 +9,8 @@
 
 use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
+use crate::simulation::VmId;
 use crate::simulation::{Happening, Simulation};
-use crate::vm::VmId;
 use quell_model::config::TenantSpec;
 use quell_model::{
     CpuSample, CpuSet, GuestSample, HostSample, Occasions, Pid, ReadyTime, SchedClass, Snapshot,

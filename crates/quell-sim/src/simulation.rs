@@ -2,19 +2,21 @@
 //!
 //! Kernels are numbered: the host's is 0, and a VM's is the VM's number plus one.
 
+mod vm;
+
+pub use vm::{Vm, VmCosts, VmId, VmStats};
+
 use crate::class::Class;
 use crate::events::{Events, Nanos};
+use crate::happening::Observer;
 use crate::kernel::{Kernel, Receiver};
 use crate::machine::{Costs, Event, GroupId, Interrupt, Limit, Machine, ThreadId};
 use crate::recorded::Act;
-use crate::vm::Guests;
-use crate::workload::{Answer, Request};
+use crate::workload::{Answer, Load, Request};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 use quell_scenario::ThreadProgram;
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
-
-/// The requests of a tenant, in the order of the times at which they are due.
-pub type Load = Box<dyn Iterator<Item = Request>>;
+use vm::Guests;
 
 /// A tenant to simulate.
 pub struct Tenant<'a> {
@@ -39,44 +41,6 @@ impl<'a> Tenant<'a> {
         }
     }
 }
-
-/// A scheduling event, of which observers are told when the kernel decides it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
-    /// A thread becomes ready (sched_wakeup).
-    Wakeup {
-        /// The thread that becomes ready.
-        thread: ThreadId,
-        /// The waker; `None`: an interrupt.
-        by: Option<ThreadId>,
-        /// The CPU on which the wakeup happens.
-        cpu: CpuId,
-    },
-    /// A thread starts a process (sched_process_fork); the process's only thread is the newest, and is woken
-    /// soon.
-    Fork {
-        /// The thread of the new process.
-        thread: ThreadId,
-        /// The parent.
-        by: ThreadId,
-        /// The parent's CPU.
-        cpu: CpuId,
-    },
-    /// A CPU switches from one thread to another (sched_switch).
-    Switch {
-        /// The CPU that switches.
-        cpu: CpuId,
-        /// The previous thread, and whether it is still ready; `None`: the CPU idled.
-        left: Option<(ThreadId, bool)>,
-        /// The next thread; `None`: the CPU idles.
-        next: Option<ThreadId>,
-    },
-}
-
-/// A callback that gets the present, the time of the event, and the event. The event's time is the present or
-/// later, as kernel work that the CPU has yet to do comes first; on one CPU the times of events never go
-/// back.
-pub type Observer = Box<dyn FnMut(Nanos, Nanos, Happening)>;
 
 /// A machine with its scheduler and what runs on it, VMs included.
 pub struct Simulation {

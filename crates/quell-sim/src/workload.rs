@@ -18,6 +18,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
 
+/// The requests of a tenant, in the order of the times at which they are due.
+pub type Load = Box<dyn Iterator<Item = Request>>;
+
 /// A request to a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {

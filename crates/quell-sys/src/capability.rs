@@ -36,7 +36,9 @@ impl Capabilities {
 
     /// Whether the capability of that number is in the set.
     pub fn has(self, capability: u32) -> bool {
-        self.0 >> capability & 1 == 1
+        self.0
+            .checked_shr(capability)
+            .is_some_and(|bits| bits & 1 == 1)
     }
 }
 

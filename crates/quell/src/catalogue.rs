@@ -1,15 +1,12 @@
 //! What a program can measure, by the names that its command line takes: scenarios and sides. `quell` has the
 //! product's; a program of studies adds its own.
 
-use crate::cli::Measure;
-use crate::commands::InputError;
-use crate::commands::bench::Job;
+use crate::error::InputError;
 use crate::table;
 use anyhow::Context;
 use quell_bench::result::Substrate;
 use quell_bench::side::{Side, Sides};
 use quell_scenario::Scenario;
-use quell_scenario::set::Setting;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -46,21 +43,6 @@ impl Catalogue {
         let sides = self.sides.parse_list(policy).context("`--policy`")?;
         self.sides.check(&sides, on).context("`--policy`")?;
         Ok(sides)
-    }
-
-    /// A scenario to measure, by its file's path or built-in name, with some of its values set otherwise.
-    ///
-    /// # Errors
-    /// There is no such scenario, it cannot be read, or it is wrong, by itself or as it is set.
-    pub fn job<'a>(
-        &self,
-        name: &str,
-        settings: &[Setting],
-        sides: Vec<Side>,
-        measure: &'a Measure,
-    ) -> anyhow::Result<Job<'a>> {
-        let (file, text) = self.scenario(name)?;
-        Job::new(&file, &text, settings, sides, measure)
     }
 
     /// Every built-in scenario.

@@ -6,6 +6,7 @@
 pub mod catalogue;
 pub mod cli;
 pub mod commands;
+mod error;
 mod log;
 pub mod table;
 

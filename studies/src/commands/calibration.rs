@@ -4,7 +4,7 @@ use super::settings;
 use crate::calibration::{self, Calibration};
 use crate::catalogue::CATALOGUE;
 use crate::cli;
-use quell::commands::bench::{files_writable, print};
+use quell::commands::bench::{Job, files_writable, print};
 use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
@@ -29,12 +29,12 @@ pub fn run(args: &cli::Calibration) -> anyhow::Result<()> {
         let of = scenarios.len();
         writeln!(io::stderr(), "{scenario} ({} of {of})", number + 1)?;
         let real = sides.iter().map(|side| side.real.clone()).collect();
-        let job = CATALOGUE.job(scenario, &args.set, real, &measure)?;
+        let job = Job::named(&CATALOGUE, scenario, &args.set, real, &measure)?;
         let measured = job.run(Substrate::Vm, &args.guest, &interrupt)?;
         for side in &sides {
             let settings = settings(side.costs, &args.set)?;
             let simulated = sides.iter().map(|side| side.simulated.clone()).collect();
-            let job = CATALOGUE.job(scenario, &settings, simulated, &measure)?;
+            let job = Job::named(&CATALOGUE, scenario, &settings, simulated, &measure)?;
             let simulated = job.run(Substrate::Sim, &args.guest, &interrupt)?;
             checks.extend(calibration::compare(&measured, &simulated, side));
         }

@@ -5,7 +5,7 @@ use crate::catalogue::CATALOGUE;
 use crate::cli;
 use crate::harm::{self, CASES, Harm};
 use quell::commands::InputError;
-use quell::commands::bench::{files_writable, print};
+use quell::commands::bench::{Job, files_writable, print};
 use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
@@ -50,12 +50,12 @@ pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
         let mut texts: Vec<String> = set.iter().map(ToString::to_string).collect();
         if args.on == Substrate::Host {
             let alone = settings(&texts, &[])?;
-            let job = CATALOGUE.job(scenario, &alone, sides.clone(), &measure)?;
+            let job = Job::named(&CATALOGUE, scenario, &alone, sides.clone(), &measure)?;
             let cpus = available_parallelism().map_or(1, |it| it.get());
             texts.extend(harm::rates_for(&job.scenario, cpus));
         }
         let settings = settings(&texts, &args.set)?;
-        let job = CATALOGUE.job(scenario, &settings, sides.clone(), &measure)?;
+        let job = Job::named(&CATALOGUE, scenario, &settings, sides.clone(), &measure)?;
         let result = job.run(args.on, &args.guest, &interrupt);
         match result {
             Ok(result) => rows.extend(harm::rows(&name, &result)),

@@ -171,7 +171,7 @@ fn jobs<'a>(
         }
         let settings = settings(&point.set, set)?;
         jobs.push(PointJob {
-            job: CATALOGUE.job(point.scenario, &settings, sides, measure)?,
+            job: Job::named(&CATALOGUE, point.scenario, &settings, sides, measure)?,
             set: point.set,
         });
     }

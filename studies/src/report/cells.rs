@@ -2,7 +2,8 @@
 //! load.
 
 use crate::reproduce::{Doing, PointResult, Reproduction, sides};
-use quell_bench::report::html::{escape, figure, put};
+use quell_bench::report::escape;
+use quell_bench::report::html::{figure, legend, put};
 use quell_bench::report::{charts, words};
 use quell_bench::result::Metric;
 use std::collections::BTreeMap;
@@ -220,7 +221,16 @@ pub(super) fn charts(reproduction: &Reproduction) -> anyhow::Result<String> {
             &charts::counts(&title, &switches, (560, 320))?,
         ));
     }
-    Ok(super::reproduction::with_legend(&sides, &grid))
+    Ok(with_legend(&sides, &grid))
+}
+
+/// Charts, if there are any, in a grid under a legend of the sides.
+pub(super) fn with_legend(sides: &[String], grid: &str) -> String {
+    if grid.is_empty() {
+        return String::new();
+    }
+    let legend = legend(sides.iter().map(String::as_str).enumerate());
+    format!("{legend}<div class=\"grid\">\n{grid}</div>\n")
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! A reproduced figure for a terminal and as an HTML page: what was measured at each point, and the paper's
 //! statements beside ours.
 
+use super::cells::with_legend;
 use crate::reproduce::{ClaimResult, PointResult, Reproduction, all_latency};
 use comfy_table::Table;
-use quell_bench::report::html::{close, escape, figure, legend, open, put, section};
+use quell_bench::report::escape;
+use quell_bench::report::html::{close, figure, open, put, section};
 use quell_bench::report::text::{right_align, table};
 use quell_bench::report::{charts, words};
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
@@ -427,14 +429,6 @@ fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
         }
     }
     Ok(with_legend(sides, &grid))
-}
-
-pub(super) fn with_legend(sides: &[String], grid: &str) -> String {
-    if grid.is_empty() {
-        return String::new();
-    }
-    let legend = legend(sides.iter().map(String::as_str).enumerate());
-    format!("{legend}<div class=\"grid\">\n{grid}</div>\n")
 }
 
 /// A chart for each point with the numbers of blocked threads.

@@ -177,9 +177,10 @@ pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
         Ok(sides)
     });
     let sides = sides.map_err(|error| match error {
-        SideError::Unknown { name: side, .. } | SideError::NotSimulated { side, .. } => {
-            ReplayError::NoSide(side)
-        }
+        // No program replays under a side of quell-studies.
+        SideError::Unknown { name: side, .. }
+        | SideError::OfStudies(side)
+        | SideError::NotSimulated { side, .. } => ReplayError::NoSide(side),
         other => ReplayError::Policy(other),
     })?;
     check(&sides)?;

@@ -2,9 +2,10 @@
 //! behind that.
 
 use super::charts::{self, CapacityLine, MARKERS};
-use super::html::{close, escape, figure, open, put, section};
+use super::html::{close, figure, open, put, section};
 use super::text::{right_align, table};
 use super::words;
+use super::words::escape;
 use crate::capacity::{Capacity, CapacityPoint, PolicyCapacity};
 use std::fmt::Write;
 

@@ -45,7 +45,7 @@ fn svg(
         draw(&canvas)?;
         canvas.present().map_err(|e| anyhow!("drawing: {e}"))?;
     }
-    let label = super::html::escape(label);
+    let label = super::words::escape(label);
     Ok(svg.replacen(
         "<svg ",
         &format!("<svg class=\"chart\" role=\"img\" aria-label=\"{label}\" "),

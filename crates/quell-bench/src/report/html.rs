@@ -2,35 +2,12 @@
 //! opened offline. Every text from the result is escaped.
 
 use super::charts::{self, RatioRow, Track};
-use super::words;
+use super::words::{self, escape};
 use crate::result::{ALL, AgentLog, BenchResult, Comparison, Metric, SideResult};
 use plotters::style::RGBColor;
 use quell_model::config::TenantClass;
-use quell_model::shown::shown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-
-/// Makes text safe inside elements and quoted attributes, and writes out characters that turn or hide other
-/// text. Line breaks stay.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for (number, line) in text.split('\n').enumerate() {
-        if number > 0 {
-            out.push('\n');
-        }
-        for c in shown(line).chars() {
-            match c {
-                '&' => out.push_str("&amp;"),
-                '<' => out.push_str("&lt;"),
-                '>' => out.push_str("&gt;"),
-                '"' => out.push_str("&quot;"),
-                '\'' => out.push_str("&#39;"),
-                c => out.push(c),
-            }
-        }
-    }
-    out
-}
 
 /// The result as a page.
 ///

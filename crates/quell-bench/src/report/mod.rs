@@ -11,9 +11,9 @@ mod sweep;
 pub mod text;
 pub mod words;
 
-pub use html::{close, escape, figure, html, open, put, section};
+pub use html::{close, figure, html, open, put, section};
 pub use text::{table, text};
-pub use words::{change, host, interval, latency};
+pub use words::{change, escape, host, interval, latency};
 
 use crate::capacity::Capacity;
 use crate::result::BenchResult;

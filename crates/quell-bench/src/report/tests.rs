@@ -364,7 +364,7 @@ fn the_page_stands_alone_and_is_escaped() {
 
 #[test]
 fn what_hides_other_text_is_written_out_on_the_page() {
-    let escaped = super::html::escape("a\u{1b}[2J\u{202e}<b>\nc");
+    let escaped = super::words::escape("a\u{1b}[2J\u{202e}<b>\nc");
     assert_eq!(escaped, "a\\x1b[2J\\u{202e}&lt;b&gt;\nc");
 }
 

@@ -2,6 +2,29 @@
 
 use crate::result::{ALL, BenchResult, Comparison, Figures, Host, Metric};
 use quell_model::config::TenantClass;
+use quell_model::shown::shown;
+
+/// Makes text safe inside elements and quoted attributes, and writes out characters that turn or hide other
+/// text. Line breaks stay.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        for c in shown(line).chars() {
+            match c {
+                '&' => out.push_str("&amp;"),
+                '<' => out.push_str("&lt;"),
+                '>' => out.push_str("&gt;"),
+                '"' => out.push_str("&quot;"),
+                '\'' => out.push_str("&#39;"),
+                c => out.push(c),
+            }
+        }
+    }
+    out
+}
 
 /// A latency with a fitting unit, to about three digits.
 pub fn latency(us: f64) -> String {

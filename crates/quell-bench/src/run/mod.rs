@@ -17,6 +17,7 @@ pub mod rates;
 mod scheduler;
 pub mod settings;
 pub mod simulated;
+mod sink;
 pub mod started;
 mod summary;
 mod trace;

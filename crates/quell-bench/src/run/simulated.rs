@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use control::Controller;
-pub(crate) use observe::{Names, Sink, Watch, pid};
+pub(crate) use observe::{Names, Watch, pid};
 
 /// A thread's slice under [`Simulated::Fifo`], in ns: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;

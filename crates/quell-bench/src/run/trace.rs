@@ -1,6 +1,6 @@
 //! Traces of measured runs, a file for each side and pair.
 
-use super::simulated::Sink;
+use super::sink::Sink;
 use anyhow::Context;
 use quell_trace::{Event, System, Writer};
 use std::fs::Permissions;

@@ -1,6 +1,6 @@
 //! Records what the kernel's scheduler does to tenants' threads in a window.
 
-use super::simulated::Sink;
+use super::sink::Sink;
 use super::trace::TraceFile;
 use crate::workload::{Scheduling, Workload};
 use anyhow::Context;

@@ -42,7 +42,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
         measure.seconds.get_or_insert(3.0);
         measure.pairs.get_or_insert(3);
     }
-    let mut job = PRODUCT.job("demo", &[], sides, &measure)?;
+    let mut job = Job::named(&PRODUCT, "demo", &[], sides, &measure)?;
     job.second_baseline = true;
     let files = Files {
         html: Some(&report),
@@ -92,7 +92,7 @@ pub fn bench(args: &Bench, catalogue: &Catalogue) -> anyhow::Result<()> {
     if !args.sweep.is_empty() {
         return sweep(args, catalogue, &sides);
     }
-    let mut job = catalogue.job(&args.scenario, &args.set, sides, measure)?;
+    let mut job = Job::named(catalogue, &args.scenario, &args.set, sides, measure)?;
     files_writable(measure.files())?;
     job.trace = trace(args)?;
     job.second_baseline = args.baselines > 1;
@@ -132,7 +132,13 @@ fn sweep(args: &Bench, catalogue: &Catalogue, sides: &[Side]) -> anyhow::Result<
     files_writable(measure.files())?;
     let point = |settings: Vec<Setting>| {
         let settings = [&args.set[..], &settings].concat();
-        let job = catalogue.job(&args.scenario, &settings, sides.to_vec(), measure)?;
+        let job = Job::named(
+            catalogue,
+            &args.scenario,
+            &settings,
+            sides.to_vec(),
+            measure,
+        )?;
         Ok((job.options()?, job.set))
     };
     let points = Sweep::product(&args.sweep).into_iter().map(point);
@@ -168,10 +174,25 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// A scenario by its file's path or built-in name, with some of its values set otherwise.
+    /// A scenario of a catalogue, or one by its file's path, with some of its values set otherwise.
     ///
     /// # Errors
-    /// Where there is no such scenario, its text is wrong, or a setting does not fit it.
+    /// There is no such scenario, it cannot be read, or it is wrong, by itself or as it is set.
+    pub fn named<'a>(
+        catalogue: &Catalogue,
+        name: &str,
+        settings: &[Setting],
+        sides: Vec<Side>,
+        measure: &'a Measure,
+    ) -> anyhow::Result<Job<'a>> {
+        let (file, text) = catalogue.scenario(name)?;
+        Job::new(&file, &text, settings, sides, measure)
+    }
+
+    /// The scenario of a text, with some of its values set otherwise; `file` is for messages.
+    ///
+    /// # Errors
+    /// Where the text is wrong, or a setting does not fit it.
     pub fn new<'a>(
         file: &Path,
         text: &str,

@@ -1,7 +1,7 @@
 //! `quell capacity`: how many tenants fit.
 
 use super::InputError;
-use super::bench::files_writable;
+use super::bench::{Job, files_writable};
 use crate::catalogue::Catalogue;
 use crate::cli;
 use quell_bench::capacity::{self, CapacityOptions};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub fn capacity(args: &cli::Capacity, catalogue: &Catalogue) -> anyhow::Result<()> {
     let sides = catalogue.sides(&args.policy, Substrate::Sim)?;
     let measure = &args.measure;
-    let mut job = catalogue.job(&args.scenario, &args.set, sides, measure)?;
+    let mut job = Job::named(catalogue, &args.scenario, &args.set, sides, measure)?;
     if let Some(p99_ms) = args.objective {
         capacity::set_objectives(&mut job.scenario, p99_ms);
     }

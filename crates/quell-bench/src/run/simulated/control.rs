@@ -15,7 +15,7 @@ use quell_policy::Policy;
 use quell_policy::guard::Guarded;
 use quell_scenario::{Scenario, TenantInstance};
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
-use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
+use quell_sim::{Answer, Monitor, Simulation, State, ThreadId, VmId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -234,11 +234,18 @@ impl SchedulerCalls for &Machine<'_> {
         thread: quell_model::ThreadId,
         setting: ThreadSetting,
     ) -> Result<(), SchedError> {
-        let Some(simulated) = quell_sim::thread_of(thread) else {
-            return Err(SchedError::NoThread(thread.tid));
-        };
-        self.0.borrow_mut().set_thread(simulated, setting);
-        Ok(())
+        let mut simulation = self.0.borrow_mut();
+        // As a kernel does, the simulated one has no thread of this id any more once the thread has ended.
+        let lives = |it: &ThreadId| simulation.machine().thread(*it).state != State::Ended;
+        let simulated = quell_sim::thread_of(thread).filter(lives);
+        let simulated = simulated.ok_or(SchedError::NoThread(thread.tid))?;
+        match simulation.set_thread(simulated, setting) {
+            true => Ok(()),
+            false => Err(SchedError::Refused {
+                reason: "the simulated scheduler has no settings of threads".into(),
+                log: String::new(),
+            }),
+        }
     }
 
     fn set_tenant(&mut self, _: u32, _: Option<TenantWeight>) -> Result<(), SchedError> {

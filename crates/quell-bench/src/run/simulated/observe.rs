@@ -4,40 +4,14 @@
 //! in the order of their times before they go to a [`Sink`]. Times count from the simulation's beginning, in
 //! ns.
 
+use crate::run::sink::Sink;
 use quell_model::{CpuId, Pid, Tid};
 use quell_sim::{Happening, Simulation, ThreadId};
-use quell_trace::{Analyser, Event, IDLE, Kind, State};
+use quell_trace::{Event, IDLE, Kind, State};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Takes events in the order of their times.
-pub(crate) trait Sink: 'static {
-    /// Takes one event.
-    fn add(&mut self, event: &Event);
-}
-
-impl Sink for Analyser {
-    fn add(&mut self, event: &Event) {
-        Analyser::add(self, event);
-    }
-}
-
-impl<S: Sink> Sink for Option<S> {
-    fn add(&mut self, event: &Event) {
-        if let Some(sink) = self {
-            sink.add(event);
-        }
-    }
-}
-
-impl<A: Sink, B: Sink> Sink for (A, B) {
-    fn add(&mut self, event: &Event) {
-        self.0.add(event);
-        self.1.add(event);
-    }
-}
 
 /// Watches a simulation from [`Watch::begin`] to [`Watch::finish`].
 pub(crate) struct Watch<S>(Rc<RefCell<Watched<S>>>);

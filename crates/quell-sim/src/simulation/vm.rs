@@ -22,11 +22,11 @@
 //! Source: the kernel's Documentation/virt/kvm/halt-polling.rst (the rules and defaults of the interval), and
 //! what [`VmCosts::TYPICAL`] names.
 
+use super::{Simulation, Tenant};
 use crate::class::Class;
 use crate::events::Nanos;
 use crate::kernel::{Kernel, Message, Receiver};
 use crate::machine::{Costs, Event, GroupId, Interrupt, Machine, NEVER, State, ThreadId};
-use crate::simulation::{Simulation, Tenant};
 use crate::workload::{Answer, Next};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 
