@@ -44,7 +44,7 @@ fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
             for ((count, weight), bound) in threads.into_iter().zip(weights).zip(bound) {
                 let group = it.add_group(GroupId::ROOT, TenantWeight(weight));
                 let first = add_threads(&mut it, group, 0, count, BUSY);
-                // The light threads run alone first, so that they are far ahead.
+                // The threads of little weight run alone first, so that they are far ahead.
                 let later = it.machine().now + 2 * S;
                 it.run_until(later);
                 for thread in first..first + count as usize {
@@ -59,8 +59,8 @@ fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
             let longest = waits.iter().max().unwrap();
             println!("{case:?}: {longest} ms");
             assert!(*longest < 10_000, "{case:?}: {waits:?}");
-            let light: u64 = ran(&it)[..threads[0] as usize].iter().sum();
-            println!("{} ms in all", light / MS);
+            let little: u64 = ran(&it)[..threads[0] as usize].iter().sum();
+            println!("{} ms in all", little / MS);
         }
     }
 }

@@ -568,8 +568,8 @@ fn idle_cgroup(failures: &mut Failures, _: &mut Sched) {
 
 /// However little a cgroup is due, none of its threads waits so long that the kernel ends the scheduler.
 fn tiny_weight(failures: &mut Failures, _: &mut Sched) {
-    let (light, heavy) = (Cgroup::new("light", 1), Cgroup::new("heavy", 10_000));
-    let waiting = spinners(8, &How::within(&light.0));
+    let (low, heavy) = (Cgroup::new("low", 1), Cgroup::new("heavy", 10_000));
+    let waiting = spinners(8, &How::within(&low.0));
     sleep_ms(2000);
     let busy = spinners(8, &How::within(&heavy.0));
     failures.wait_most = WAIT_MOST_STARVED;
@@ -579,7 +579,7 @@ fn tiny_weight(failures: &mut Failures, _: &mut Sched) {
     failures.expect("served meanwhile", served as f64, 8.0, 8.0);
     drop((waiting, busy));
     reap();
-    drop((light, heavy));
+    drop((low, heavy));
 }
 
 /// No CPU is idle beside a ready thread.
