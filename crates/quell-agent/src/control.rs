@@ -15,7 +15,7 @@ use quell_control::{Listen, Period};
 use quell_linux::observe::ObserveError;
 use quell_model::config::{AgentFile, Mechanism};
 use quell_model::report::{ApplyReport, RestoreReport, list};
-use quell_model::{Effect, Finding, GivenServer, Plan, Snapshot, TenantName, ThreadId};
+use quell_model::{Effect, Finding, Plan, Reservation, Snapshot, TenantName, ThreadId};
 use quell_policy::Policy;
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -44,7 +44,11 @@ pub trait Assemble {
     ///
     /// # Errors
     /// When the new configuration is wrong, or would break a promise.
-    fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError>;
+    fn read(
+        &mut self,
+        before: &AgentFile,
+        reservations: &[Reservation],
+    ) -> Result<AgentFile, AgentError>;
 
     /// Makes a configuration's parts, for this observer of its tenants and this actuator. The promises
     /// `given` stay in force.
@@ -56,7 +60,7 @@ pub trait Assemble {
         config: AgentFile,
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
-        given: &[GivenServer],
+        reservations: &[Reservation],
     ) -> Result<Assembly, AgentError>;
 }
 
@@ -255,7 +259,7 @@ impl Controller {
     /// the owners chose, not what the previous policy set. Promises are not interrupted for that.
     fn renew(&mut self) -> Result<(), AgentError> {
         let plan = self.reporter.state.plan().unwrap_or_default();
-        let config = self.assemble.read(&self.parts.config, &plan.given)?;
+        let config = self.assemble.read(&self.parts.config, &plan.reservations)?;
         if let Some(actuator) = &mut self.actuator {
             let report = actuator.hand_over(&bound(&plan, &config));
             match report.is_complete() {
@@ -269,7 +273,10 @@ impl Controller {
             None => None,
         };
         let observer = self.observer.as_ref();
-        match self.assemble.make(config, observer, actuator, &plan.given) {
+        match self
+            .assemble
+            .make(config, observer, actuator, &plan.reservations)
+        {
             Ok(parts) => {
                 self.parts = parts;
                 Ok(())

@@ -2,7 +2,7 @@
 
 use crate::AgentError;
 use quell_linux::observe::check_selectors;
-use quell_model::GivenServer;
+use quell_model::Reservation;
 use quell_model::config::{AgentFile, ConfigError};
 use quell_policy::criticality::conflict;
 use std::path::Path;
@@ -42,9 +42,9 @@ pub(crate) fn keeps_promises(
     path: &Path,
     file: &AgentFile,
     before: &AgentFile,
-    given: &[GivenServer],
+    reservations: &[Reservation],
 ) -> Result<(), ConfigError> {
-    match conflict(given, before, file) {
+    match conflict(reservations, before, file) {
         Some(conflict) => Err(ConfigError::at(path, conflict.key, conflict.message)),
         None => Ok(()),
     }

@@ -13,7 +13,7 @@ use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::guest::Guests;
 use quell_linux::observe::{Observer, Preference, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_model::{Effect, GivenServer, Lever};
+use quell_model::{Effect, Lever, Reservation};
 use quell_policy::guard::Guarded;
 use std::io;
 use std::path::PathBuf;
@@ -248,9 +248,13 @@ struct Assembler {
 }
 
 impl Assemble for Assembler {
-    fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError> {
+    fn read(
+        &mut self,
+        before: &AgentFile,
+        reservations: &[Reservation],
+    ) -> Result<AgentFile, AgentError> {
         let config = load::load(&self.config)?;
-        load::keeps_promises(&self.config, &config, before, given)?;
+        load::keeps_promises(&self.config, &config, before, reservations)?;
         Ok(config)
     }
 
@@ -259,7 +263,7 @@ impl Assemble for Assembler {
         config: AgentFile,
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
-        given: &[GivenServer],
+        reservations: &[Reservation],
     ) -> Result<Assembly, AgentError> {
         let fallback_reason = observer.fallback_reason().map(str::to_string);
         if let Some(reason) = &fallback_reason {
@@ -282,7 +286,7 @@ impl Assemble for Assembler {
             );
         }
         let backend = choice.backend;
-        let policy = quell_policy::composed(&config, &asymmetry, given).map(|policy| {
+        let policy = quell_policy::composed(&config, &asymmetry, reservations).map(|policy| {
             match (self.proves, &self.not_acting) {
                 (true, _) => Guarded::proving(policy, backend),
                 // Without an actuator there is no effect to measure.

@@ -417,7 +417,7 @@ impl SharedState {
                 promise: promise.clone(),
             });
         }
-        for given in &plan.given {
+        for given in &plan.reservations {
             if let Ok(at) = cpus.binary_search_by_key(&given.cpu, |it| it.cpu) {
                 cpus[at].servers.push(Placed {
                     tenant: given.tenant.clone(),
@@ -557,7 +557,7 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use quell_model::config::{Criticality, TenantSpec};
-    use quell_model::{GivenServer, Promise};
+    use quell_model::{Promise, Reservation};
 
     fn state() -> SharedState {
         SharedState::new("quell.toml".into(), facts())
@@ -649,7 +649,7 @@ mod tests {
             unchanged: None,
         });
         let server = spec("a").server().unwrap();
-        plan.given.push(GivenServer {
+        plan.reservations.push(Reservation {
             tenant: "a".into(),
             vcpu: 0,
             cpu: last,

@@ -36,7 +36,7 @@ pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use effect::{Effect, EffectInterval, Finding, Lever};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
 pub use plan::{
-    Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
+    Advice, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Reservation, Rule, ServerPlan,
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
 pub use report::{ApplyReport, Note, RestoreReport, Subject, Writes};

@@ -20,7 +20,8 @@ pub struct Plan {
     /// The promises and the tenants that hold them, those that have yet to begin or are about to end
     /// included. A policy that replaces the one that made the plan goes on from these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub given: Vec<GivenServer>,
+    #[serde(rename = "given")]
+    pub reservations: Vec<Reservation>,
     /// The pools that the host's CPUs are divided into; `None`: the CPUs are not divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<PoolsPlan>,
@@ -161,7 +162,7 @@ pub struct ServerPlan {
 
 /// A promise to one of a tenant's vCPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GivenServer {
+pub struct Reservation {
     /// The tenant's name.
     pub tenant: TenantName,
     /// The vCPU's number in its virtual machine, from 0.

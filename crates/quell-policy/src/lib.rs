@@ -14,7 +14,7 @@
 //! ```
 
 use quell_model::config::{AgentFile, AsymmetrySettings, Backend, Mechanism};
-use quell_model::{GivenServer, Lever, Plan, Snapshot};
+use quell_model::{Lever, Plan, Reservation, Snapshot};
 
 pub mod admission;
 pub mod criticality;
@@ -49,7 +49,7 @@ pub trait Policy: Send {
 pub fn composed(
     file: &AgentFile,
     asymmetry: &AsymmetrySettings,
-    given: &[GivenServer],
+    reservations: &[Reservation],
 ) -> Option<Box<dyn Policy>> {
     let has = |mechanism| file.agent.has(mechanism);
     let weights: Box<dyn Policy> = match &file.agent.policy[..] {
@@ -65,7 +65,7 @@ pub fn composed(
     };
     let promises = match has(Mechanism::Criticality) {
         true => {
-            let promises = criticality::Promises::after(file.criticality, weights, given);
+            let promises = criticality::Promises::after(file.criticality, weights, reservations);
             Box::new(promises)
         }
         false => weights,

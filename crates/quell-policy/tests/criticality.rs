@@ -68,7 +68,7 @@ impl Rig {
 
     /// Replaces the policy by one that continues from `plan`.
     fn after(&mut self, settings: CriticalitySettings, plan: &Plan) {
-        self.policy = Promises::after(settings, Box::new(Shares), &plan.given);
+        self.policy = Promises::after(settings, Box::new(Shares), &plan.reservations);
     }
 
     /// The next period's plan, with those tenants, in order of their names.
@@ -542,7 +542,7 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         one("a", 1, 50.0, None, 100.0),
         one("b", 2, 30.0, None, 100.0),
     ];
-    let given = rig.period(&tenants).given;
+    let given = rig.period(&tenants).reservations;
     let head = "[criticality]\nreserve_percent = 5\n";
     let before = file(
         head,

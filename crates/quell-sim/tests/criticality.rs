@@ -489,7 +489,7 @@ fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) 
         }
         let mut plan = policy.decide(&snapshot);
         if !waits {
-            for given in &plan.given {
+            for given in &plan.reservations {
                 let number = given.number;
                 let server = given.next.map_or(given.server, |next| next.server);
                 if server.criticality == Criticality::Low {

@@ -6,14 +6,13 @@
 //! the run and judged by [`quell_policy::admission::audit`], which knows of nothing but the promises, on the
 //! simulator and on a real kernel alike.
 
-mod books;
-pub(crate) mod drawn;
+mod budget_trace;
+pub(crate) mod random_host;
 
 use crate::hosts::{HostFailed, SideHosts};
 use anyhow::Context;
-use books::{Books, Found, Precision};
+use budget_trace::{Books, Found, Precision};
 use comfy_table::{CellAlignment, Table, presets};
-use drawn::Drawn;
 use quell_bench::progress::Progress;
 use quell_bench::result::{LabGuest, SCHEMA, Substrate};
 use quell_bench::run::{self, BenchOptions};
@@ -26,6 +25,7 @@ use quell_testkit::audit::{Enforcement, Miss};
 use quell_trace::Reader;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use random_host::Drawn;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -311,7 +311,7 @@ impl HostRun {
         let high = |number: usize| self.drawn.servers[number].1.criticality == Criticality::High;
         let ms = |ns: u64| ns as f64 / 1e6;
         let missed = |&(number, cpu, miss): &(Option<usize>, CpuId, Miss)| Missed {
-            tenant: number.map_or("the rest".to_string(), drawn::name),
+            tenant: number.map_or("the rest".to_string(), random_host::name),
             criticality: number.map(|it| self.drawn.servers[it].1.criticality),
             cpu: cpu.0,
             from_s: miss.from.saturating_sub(found.from_ns) as f64 / 1e9,

@@ -8,9 +8,9 @@
 
 mod fluid;
 mod hosts;
+mod oracle_scheduler;
 mod real;
 mod simulated;
-mod told;
 
 pub use hosts::{Bound, Drawn, Host, Wants};
 

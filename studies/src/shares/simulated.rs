@@ -3,7 +3,7 @@
 use super::STEP_S;
 use super::fluid::fluid;
 use super::hosts::{Host, Wants};
-use super::told::Told;
+use super::oracle_scheduler::Told;
 use crate::sides::Baseline;
 use quell_bench::run::simulated::engine;
 use quell_bench::side::Side;

@@ -66,10 +66,14 @@ impl HostObserver for Host {
 struct Assembler(File);
 
 impl Assemble for Assembler {
-    fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError> {
+    fn read(
+        &mut self,
+        before: &AgentFile,
+        reservations: &[Reservation],
+    ) -> Result<AgentFile, AgentError> {
         let path = "q.toml".as_ref();
         let config = crate::parse(path, &self.0.borrow())?;
-        crate::load::keeps_promises(path, &config, before, given)?;
+        crate::load::keeps_promises(path, &config, before, reservations)?;
         Ok(config)
     }
 
@@ -78,14 +82,14 @@ impl Assemble for Assembler {
         config: AgentFile,
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
-        given: &[GivenServer],
+        reservations: &[Reservation],
     ) -> Result<Assembly, AgentError> {
         let choice = actuator.map(|it| it.choose(&config, observer.trace_points()));
         if let Some(reason) = choice.and_then(|it| it.reason) {
             return Err(AgentError::NoScheduler(reason));
         }
         Ok(Assembly {
-            policy: quell_policy::composed(&config, &config.asymmetry, given),
+            policy: quell_policy::composed(&config, &config.asymmetry, reservations),
             config,
             facts: facts(),
         })

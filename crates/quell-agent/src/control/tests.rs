@@ -6,7 +6,7 @@ use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_control::{Act, Observe};
 use quell_linux::observe::TracePoints;
 use quell_model::config::{AgentFile, Backend};
-use quell_model::{GivenServer, Note, Source, Subject, TenantName, ThreadId, Writes};
+use quell_model::{Note, Reservation, Source, Subject, TenantName, ThreadId, Writes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Mutex;
@@ -166,7 +166,7 @@ struct Text {
 }
 
 impl Assemble for Text {
-    fn read(&mut self, _: &AgentFile, _: &[GivenServer]) -> Result<AgentFile, AgentError> {
+    fn read(&mut self, _: &AgentFile, _: &[Reservation]) -> Result<AgentFile, AgentError> {
         self.told.lock().unwrap().push("read".into());
         Ok(crate::parse("q.toml".as_ref(), self.text)?)
     }
@@ -176,7 +176,7 @@ impl Assemble for Text {
         config: AgentFile,
         _: &dyn HostObserver,
         _: Option<&mut dyn HostActuator>,
-        _: &[GivenServer],
+        _: &[Reservation],
     ) -> Result<Assembly, AgentError> {
         self.told.lock().unwrap().push("make".into());
         let facts = Facts {

@@ -1,7 +1,7 @@
 //! The real agent as a child process: as one side of a comparison, or because the agent itself is measured.
 
-use super::haste::{ease, hurry};
 use super::host;
+use super::startup_boost::{ease, hurry};
 use crate::result::{AgentLog, ChangeCount, ThreadTrack, TrackPoint, WaitCause};
 use crate::workload::Interrupted;
 use anyhow::{Context, bail};

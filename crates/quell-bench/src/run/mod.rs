@@ -11,7 +11,6 @@
 //! Units: seconds in options, as users give them; `Duration` inside.
 
 pub mod agent;
-mod haste;
 pub mod host;
 pub mod rates;
 mod scheduler;
@@ -19,6 +18,7 @@ pub mod settings;
 pub mod simulated;
 mod sink;
 pub mod started;
+mod startup_boost;
 mod summary;
 mod trace;
 mod watch;

@@ -3,7 +3,7 @@
 //! The command loads a scheduler and runs until SIGINT. It has started once the kernel says that a scheduler
 //! is enabled, and has stopped once the kernel schedules by itself again.
 
-use super::haste::{ease, hurry};
+use super::startup_boost::{ease, hurry};
 use crate::workload::Interrupted;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};

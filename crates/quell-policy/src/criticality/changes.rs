@@ -3,11 +3,11 @@
 
 use crate::admission::{Condition, Host, Placed};
 use quell_model::config::{AgentFile, CriticalitySettings, Mechanism, Server};
-use quell_model::{CpuId, GivenServer};
+use quell_model::{CpuId, Reservation};
 use std::collections::BTreeMap;
 
 /// A host with the existing promises on it.
-pub(super) fn host_of(given: &[GivenServer], settings: CriticalitySettings) -> Host {
+pub(super) fn host_of(reservations: &[Reservation], settings: CriticalitySettings) -> Host {
     let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
     for it in given {
         cpus.entry(it.cpu).or_default().push(Placed {
@@ -48,13 +48,17 @@ pub struct Conflict {
 
 /// The first key of a configuration that would break a promise given under the configuration that it
 /// replaces; `None`: there is none.
-pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> Option<Conflict> {
+pub fn conflict(
+    reservations: &[Reservation],
+    before: &AgentFile,
+    file: &AgentFile,
+) -> Option<Conflict> {
     if !file.agent.has(Mechanism::Criticality) {
         // Without the mechanism there are no promises.
         return None;
     }
     let given_to = |name: &str| {
-        let its = given.iter().filter(|it| it.tenant.as_str() == name);
+        let its = reservations.iter().filter(|it| it.tenant.as_str() == name);
         its.filter(|it| it.leaves_ns.is_none()).collect::<Vec<_>>()
     };
     let specs = file.tenants.iter().map(|it| &it.spec).enumerate();
@@ -80,7 +84,7 @@ pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> 
             ),
         });
     }
-    let mut host = host_of(given, *is);
+    let mut host = host_of(reservations, *is);
     // By the settings of `before` if they differ, where those were read since and had no period yet.
     let holds = |cpu| host.verdict(cpu).is_none_or(|verdict| verdict.fits);
     if let Some((cpu, _)) = host.cpus().iter().find(|(cpu, _)| !holds(*cpu)) {

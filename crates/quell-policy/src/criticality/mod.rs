@@ -58,7 +58,7 @@ use crate::admission::{
 use changes::{either, host_of, no_room};
 use quell_model::config::{Criticality, CriticalitySettings, Server};
 use quell_model::{
-    CpuId, CpuSet, GivenServer, Lever, NextTerms, Plan, Promise, Reason, Rule, ServerPlan,
+    CpuId, CpuSet, Lever, NextTerms, Plan, Promise, Reason, Reservation, Rule, ServerPlan,
     ServerTerms, Snapshot, TenantName, TenantSample, ThreadRole, ThreadSample,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,10 +149,10 @@ impl Promises {
     pub fn after(
         settings: CriticalitySettings,
         weights: Box<dyn Policy>,
-        given: &[GivenServer],
+        given: &[Reservation],
     ) -> Promises {
         let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
-        let mut by_vcpu: Vec<&GivenServer> = given.iter().collect();
+        let mut by_vcpu: Vec<&Reservation> = given.iter().collect();
         by_vcpu.sort_by_key(|it| it.vcpu);
         for it in by_vcpu {
             let held = held.entry(it.tenant.clone()).or_insert_with(|| Held {
@@ -555,13 +555,13 @@ impl Promises {
     }
 
     /// All promises, for the policy that comes after this one.
-    fn given(&self) -> Vec<GivenServer> {
+    fn given(&self) -> Vec<Reservation> {
         let placed = self.host.cpus().iter();
         let placed = placed.flat_map(|(cpu, placed)| placed.iter().map(move |it| (*cpu, it)));
         let given = placed.filter_map(|(cpu, placed)| {
             let held = self.held.get(&placed.tenant)?;
             let it = held.vcpus.get(placed.vcpu as usize)?;
-            Some(GivenServer {
+            Some(Reservation {
                 tenant: placed.tenant.clone(),
                 vcpu: placed.vcpu,
                 cpu,
@@ -661,7 +661,7 @@ impl Policy for Promises {
         self.admit(snapshot);
         self.relocate(snapshot);
         self.fill(&mut plan, snapshot);
-        plan.given = self.given();
+        plan.reservations = self.given();
         plan
     }
 

@@ -17,11 +17,11 @@
 //! switch without the monitor): 0.1 us more per switch for threads of no tenant, 0.2 us for threads
 //! of a tenant, their wakeups included.
 
-#[cfg(test)]
-mod books;
 mod error;
 mod layout;
 pub(crate) mod program;
+#[cfg(test)]
+mod random_histories;
 mod reading;
 
 pub use reading::{

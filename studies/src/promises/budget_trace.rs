@@ -1,6 +1,6 @@
 //! What servers received, read from a trace.
 
-use super::drawn::{Drawn, number};
+use super::random_host::{Drawn, number};
 use quell_model::config::Criticality;
 use quell_model::{CpuId, Tid};
 use quell_policy::admission::reserve;
