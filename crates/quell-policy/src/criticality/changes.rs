@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// A host with the existing promises on it.
 pub(super) fn host_of(reservations: &[Reservation], settings: CriticalitySettings) -> Host {
     let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
-    for it in given {
+    for it in reservations {
         cpus.entry(it.cpu).or_default().push(Placed {
             tenant: it.tenant.clone(),
             vcpu: it.vcpu,

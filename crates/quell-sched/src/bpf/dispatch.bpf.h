@@ -189,7 +189,7 @@ static __always_inline bool should_steal_lagging(u64 deadline, u64 first_here)
  * Applies rule 5 to the first task of another LLC. curr_deadline: the deadline of prev; 0: prev does not
  * compete. Call only from ops.dispatch().
  */
-__global_subprog int steal_lagging(struct dispatch_candidates *cands, u32 other, u64 curr_deadline, u64 now)
+__global_subprog int steal_lagging(struct dispatch_candidates *cands, u32 other, u64 curr_deadline)
 {
 	struct llc_ctx *remote = lookup_llc(other);
 
@@ -394,7 +394,7 @@ static __always_inline void dispatch_task(s32 cpu, struct task_struct *prev)
 	    dispatch_starved(llc, llc_id, now))
 		return;
 	/* Rule 5. */
-	if (options.share && other != llc_id && steal_lagging(&cands, other, t ? prev_deadline : 0, now))
+	if (options.share && other != llc_id && steal_lagging(&cands, other, t ? prev_deadline : 0))
 		return;
 	if (options.share && t && cands.restricted_deadline &&
 	    should_displace(prev, t, cands.restricted_deadline, llc_id, now))

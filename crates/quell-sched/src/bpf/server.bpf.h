@@ -217,7 +217,7 @@ __global_subprog int consider_server(u32 cpu, u32 nth, u64 now)
 }
 
 /* Best-effort tasks want the CPU: true if the best-effort server precedes the best server. */
-static __always_inline bool best_effort_goes_first(struct server_rq *srq, u64 now)
+static __always_inline bool best_effort_goes_first(struct server_rq *srq)
 {
 	struct server *be = &srq->best_effort;
 
@@ -262,7 +262,7 @@ __global_subprog u32 pick_server(u32 cpu, bool be_waits)
 		consider_server(cpu, nth, now);
 	u32 picked = srq->best_server;
 	bool be_wants = be_waits || srq->exhausted_waits || (srq->curr_runs && !srq->charged_server);
-	if (be_wants && best_effort_goes_first(srq, now))
+	if (be_wants && best_effort_goes_first(srq))
 		picked = 0;
 	srq->best_effort_wants = be_wants;
 	srq->picked_server = picked;
