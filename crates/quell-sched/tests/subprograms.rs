@@ -9,7 +9,9 @@ fn sources(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let files = entries.map(|entry| entry.unwrap().path());
     let sources = files.filter(|file| file.extension().is_some_and(|it| it == "h" || it == "c"));
-    sources.map(|file| std::fs::read_to_string(file).unwrap()).collect()
+    sources
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect()
 }
 
 /// The functions that are marked as global: the name, the parameters and the body of each.
@@ -31,18 +33,28 @@ fn subprograms(source: &str) -> Vec<(&str, &str, &str)> {
 #[test]
 fn global_functions_use_their_parameters() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["src/bpf", "../quell-bpf/include/quell", "../quell-linux/src/bpf"];
+    let folders = [
+        "src/bpf",
+        "../quell-bpf/include/quell",
+        "../quell-linux/src/bpf",
+    ];
     let mut number = 0;
     for source in folders.iter().flat_map(|it| sources(&here.join(it))) {
         for (name, parameters, body) in subprograms(&source) {
             for parameter in parameters.split(',').filter(|it| it.trim() != "void") {
                 let words = |text: &str| -> Vec<String> {
                     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-                    words.filter(|it| !it.is_empty()).map(str::to_string).collect()
+                    words
+                        .filter(|it| !it.is_empty())
+                        .map(str::to_string)
+                        .collect()
                 };
-                let named = words(parameter).into_iter().rev();
-                let parameter = named.filter(|it| !it.starts_with("__")).next().unwrap();
-                assert!(words(body).contains(&parameter), "{name}() does not use `{parameter}`");
+                let mut named = words(parameter).into_iter().rev();
+                let parameter = named.find(|it| !it.starts_with("__")).unwrap();
+                assert!(
+                    words(body).contains(&parameter),
+                    "{name}() does not use `{parameter}`"
+                );
                 number += 1;
             }
         }

@@ -8,9 +8,10 @@
 //! from snapshots. No rule of a policy needs them today. A thread that has ended counts as blocked.
 
 use crate::events::Nanos;
+use crate::happening::Happening;
 use crate::machine::{Machine, State, ThreadId};
+use crate::simulation::Simulation;
 use crate::simulation::VmId;
-use crate::simulation::{Happening, Simulation};
 use quell_model::config::TenantSpec;
 use quell_model::{
     CpuSample, CpuSet, GuestSample, HostSample, Occasions, Pid, ReadyTime, SchedClass, Snapshot,

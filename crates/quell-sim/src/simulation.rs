@@ -12,7 +12,7 @@ use crate::happening::Observer;
 use crate::kernel::{Kernel, Receiver};
 use crate::machine::{Costs, Event, GroupId, Interrupt, Limit, Machine, ThreadId};
 use crate::recorded::Act;
-use crate::workload::{Answer, Load, Request};
+use crate::workload::{Answer, Load};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 use quell_scenario::ThreadProgram;
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};

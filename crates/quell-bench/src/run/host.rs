@@ -101,7 +101,10 @@ pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
     Ok(status.vmhwm.context("no VmHWM")? * 1024)
 }
 
-/// What machine this is.
+/// Describes this machine.
+///
+/// # Errors
+/// Where the kernel does not show its release, its memory or the CPUs that are online.
 pub fn describe() -> anyhow::Result<Host> {
     let text = |path: &str| {
         std::fs::read_to_string(path)

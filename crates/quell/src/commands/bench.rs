@@ -298,6 +298,9 @@ pub fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
 }
 
 /// The `quell` program, which also plays tenants and is the agent: the running one, or the one beside it.
+///
+/// # Errors
+/// Where the running program's file is not known, or `quell` is not beside it.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find the program's own file")?;
     if own.file_name().is_some_and(|name| name == "quell") {
