@@ -3,12 +3,12 @@
 //
 // Problem: Kernel and loader use the same memory. A mirror of the C structures that is written by hand can be
 //          wrong, and has to be held to them field by field.
-// How:     An object that has the wanted structures and constants is compiled; programs in it are never loaded.
+// How:     An object that has the wanted structures and constants is compiled; no program in it is loaded.
 //          From its BTF, the compiler's own description, each structure is written as repr(C) with the same
 //          fields. What the C compiler leaves free is a field as well, so that all bytes are integers.
 // Limits:  Fields are integers, structures and arrays of these; constants are not negative. BTF has no
-//          comments: the C header says what a field means. It has no alignment either: that is the fields' own,
-//          and memory that is aligned to cache lines is C's, which the loader maps.
+//          comments: the C header says what a field means. It has no alignment either, so that a structure
+//          has its fields'; memory that is aligned to cache lines is C's, which the loader maps.
 
 use libbpf_rs::btf::types::{Array, Enum, Int, IntEncoding, MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, BtfType};
