@@ -20,6 +20,10 @@ fn subprograms(source: &str) -> Vec<(&str, &str, &str)> {
     let subprogram = |part| -> Option<(&str, &str, &str)> {
         let part: &str = part;
         let (head, rest) = part.split_once("\n{\n")?;
+        // The macro's own definition, and declarations.
+        if head.contains([';', '#']) {
+            return None;
+        }
         let (name, parameters) = head.split_once('(')?;
         let body = rest.split("\n}\n").next()?;
         let parameters = parameters.trim_end().trim_end_matches(')');

@@ -197,7 +197,10 @@ fn a_trace_is_replayed_under_other_schedulers() {
 
     let cases: [(&[&str], &str); 5] = [
         (&["none"], "none: cannot be read"),
-        (&[trace, "--policy", "ideal"], "nothing that a trace can be replayed under"),
+        (
+            &[trace, "--policy", "ideal"],
+            "nothing that a trace can be replayed under",
+        ),
         (&[trace, "--policy", "quell"], "tenants"),
         (&[trace, "--policy", "default"], "the host's own scheduler"),
         (&[trace, "--process", "x"], "no process `x`"),

@@ -553,7 +553,7 @@ mod tests {
         assert_eq!(found("a.h", &tabs), [(1, Kind::Long)]);
         let document = format!("|{long}|\n\n{long} yes\n");
         assert_eq!(found("page.md", &document), [(3, Kind::Long)]);
-        assert_eq!(found("docs/results/a.md", &document), [(3, Kind::Long)]);
+        assert_eq!(found("docs/results/lab.md", &document), [(3, Kind::Long)]);
     }
 
     #[test]
