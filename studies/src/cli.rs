@@ -210,7 +210,7 @@ pub struct Confirm {
     #[arg(value_name = "FILE", required = true)]
     pub finds: Vec<PathBuf>,
     /// Where to play them
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value = "vm")]
     pub on: Substrate,
     /// The sides, the reference first
     #[arg(long, value_name = "SIDE,SIDE", default_value = "default,sched")]

@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use quell_model::Topology;
-//! use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+//! use quell_scenario::{Count, Step, ThreadProgram, TimeUs};
 //! use quell_sim::{Costs, Fifo, Request, Simulation, Tenant};
 //!
 //! let work = Step::RunUs(TimeUs::Constant(100.0));

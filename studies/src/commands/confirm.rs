@@ -7,6 +7,7 @@ use crate::hunt::confirm::{self, Confirmed};
 use anyhow::Context;
 use quell::commands::InputError;
 use quell::commands::bench::{Job, files_writable, folder_writable, print};
+use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -52,8 +53,13 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
         let text = confirm::scenario(case, name)?;
         let file = PathBuf::from(format!("{name}.toml"));
         let job = Job::new(&file, &text, &[], sides.clone(), &measure);
-        // A group with tasks and groups in it is refused there.
+        // A group with tasks and groups in it is refused.
         let job = match job {
+            Ok(_) if args.on != Substrate::Sim && confirm::starts_processes(&case.workload) => {
+                let why = "its tasks start processes, which runs on the simulator only";
+                writeln!(io::stderr(), "left out: {why}")?;
+                continue;
+            }
             Ok(job) => job,
             Err(error) => {
                 writeln!(io::stderr(), "left out: {error:#}")?;
@@ -63,6 +69,7 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
         let result = job.run(args.on, &args.guest, &interrupt)?;
         rows.extend(confirm::rows(name, &case.workload, &result)?);
     }
+    anyhow::ensure!(!rows.is_empty(), "no find could be played");
     let confirmed = Confirmed::new(rows);
     print(
         &confirmed,
