@@ -3,7 +3,7 @@
 //! Random sets of servers for one CPU are drawn by how much of it they need: the mean of what all servers
 //! need usually and what servers of high criticality need at the most, as in the literature on mixed
 //! criticality. The result is the part of the sets that each test accepts. Small sets are tried out as well
-//! ([`quell_policy::admission::exhaustive`]), which shows how much the tests refuse without need.
+//! ([`quell_testkit::exhaustive`]), which shows how much the tests refuse without need.
 
 use anyhow::Context;
 use quell_bench::progress::Progress;

@@ -45,7 +45,7 @@ pub trait Policy: Send {
 
 /// The composition of the mechanisms that a configuration names; `None` where it names none.
 /// `asymmetry`: the settings of that mechanism, adapted to the backend. `given`: the promises that
-/// exist already ([`Plan::given`] of the last plan).
+/// exist already ([`Plan::reservations`] of the last plan).
 pub fn composed(
     file: &AgentFile,
     asymmetry: &AsymmetrySettings,

@@ -5,7 +5,7 @@
 //! | [`sched`] | `sched_getattr`, `sched_setattr`, `sched_setscheduler`, affinity, nice values |
 //! | [`mapping`] | memory that is shared with the kernel or with another process |
 //! | [`process`] | what a child does between fork and exec |
-//! | [`file`] | `getdents64`, `FIONREAD` |
+//! | [`mod@file`] | `getdents64`, `FIONREAD` |
 //! | [`bpf`] | the switch for the run times of BPF programs |
 //! | [`clock`] | clocks, in ns (by `nix`; here so that there is one conversion) |
 //! | [`capability`] | the capabilities of this process (from `/proc`; here so that there is one parser) |

@@ -3,7 +3,7 @@
 //! Random hosts, from a seed each, are filled with tenants that are promised CPU time until the admission
 //! test refuses more; the tenants wake at awkward times, need what they may need, or want more. The agent
 //! places and serves them, beside threads that always want a CPU. What they received is read from a trace of
-//! the run and judged by [`quell_policy::admission::audit`], which knows of nothing but the promises, on the
+//! the run and judged by [`quell_testkit::audit`], which knows of nothing but the promises, on the
 //! simulator and on a real kernel alike.
 
 mod budget_trace;

@@ -22,7 +22,7 @@
 //! the old terms. Where there is no room the tenant keeps its old terms. A configuration that asks for
 //! that is refused before ([`conflict`]).
 //!
-//! Promises outlive the policy: each plan has all of them ([`Plan::given`]), and a policy that replaces
+//! Promises outlive the policy: each plan has all of them ([`Plan::reservations`]), and a policy that replaces
 //! another continues from there ([`Promises::after`]).
 //!
 //! # RQS
@@ -144,7 +144,7 @@ impl Promises {
         Promises::after(settings, weights, &[])
     }
 
-    /// A policy around `weights` that continues the promises of an earlier one ([`Plan::given`]): they stay
+    /// A policy around `weights` that continues the promises of an earlier one ([`Plan::reservations`]): they stay
     /// on their CPUs and keep their numbers.
     pub fn after(
         settings: CriticalitySettings,
