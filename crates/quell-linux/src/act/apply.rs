@@ -161,18 +161,19 @@ impl Actuator {
     pub fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         let mut unmet: BTreeMap<TenantName, Vec<String>> = BTreeMap::new();
         for cgroup in self.state.cgroups.values() {
-            if let (Some(tenant), Some(text)) = (&cgroup.tenant, &cgroup.unmet)
-                && cgroup.planned == self.period
-            {
+            if cgroup.planned != self.period {
+                continue;
+            }
+            if let (Some(tenant), Some(text)) = (&cgroup.tenant, &cgroup.unmet) {
                 unmet.entry(tenant.clone()).or_default().push(text.clone());
             }
         }
         let mut narrowed: BTreeMap<_, usize> = BTreeMap::new();
         for thread in self.state.threads.values() {
-            if let (Some(tenant), Some((has, wanted))) = (&thread.tenant, &thread.narrowed)
-                && thread.planned == self.period
-                && !thread.gone
-            {
+            if thread.planned != self.period || thread.gone {
+                continue;
+            }
+            if let (Some(tenant), Some((has, wanted))) = (&thread.tenant, &thread.narrowed) {
                 *narrowed.entry((tenant, has, wanted)).or_default() += 1;
             }
         }

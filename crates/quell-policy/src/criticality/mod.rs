@@ -22,8 +22,8 @@
 //! the old terms. Where there is no room the tenant keeps its old terms. A configuration that asks for
 //! that is refused before ([`conflict`]).
 //!
-//! Promises outlive the policy: each plan has all of them ([`Plan::reservations`]), and a policy that replaces
-//! another continues from there ([`Promises::after`]).
+//! Promises outlive the policy: each plan has all of them ([`Plan::reservations`]), and a policy that
+//! replaces another continues from there ([`Promises::after`]).
 //!
 //! # RQS
 //! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it
@@ -144,8 +144,8 @@ impl Promises {
         Promises::after(settings, weights, &[])
     }
 
-    /// A policy around `weights` that continues the promises of an earlier one ([`Plan::reservations`]): they stay
-    /// on their CPUs and keep their numbers.
+    /// A policy around `weights` that continues the promises of an earlier one ([`Plan::reservations`]): they
+    /// stay on their CPUs and keep their numbers.
     pub fn after(
         settings: CriticalitySettings,
         weights: Box<dyn Policy>,

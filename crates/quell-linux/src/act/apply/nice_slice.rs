@@ -71,11 +71,9 @@ pub(super) fn write_nice_and_slice(
         }
     }
     let mut result = set(id, change, sched.nice);
-    if let Err(error) = &result
-        && error.raw_os_error() == Some(libc::EPERM)
-        && change.nice.is_some()
-        && change.slice.is_some()
-    {
+    let refused = |error: &&io::Error| error.raw_os_error() == Some(libc::EPERM);
+    let both = change.nice.is_some() && change.slice.is_some();
+    if let Some(error) = result.as_ref().err().filter(refused).filter(|_| both) {
         // More weight needs a privilege, a shorter slice does not.
         acting.refuse(id, thread, Attr::Nice, error);
         change.cancel(Attr::Nice);
