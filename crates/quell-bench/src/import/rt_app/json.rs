@@ -2,8 +2,8 @@
 //! a value. Every value knows its line, and keys keep their order.
 
 use anyhow::bail;
+use jsonc_parser::Scanner;
 use jsonc_parser::tokens::Token;
-use jsonc_parser::{Scanner, ScannerOptions};
 
 /// Values nested deeper than this are mistakes.
 const MAX_DEPTH: usize = 32;
@@ -35,7 +35,7 @@ impl Json {
     /// value.
     pub fn parse(text: &str) -> anyhow::Result<Json> {
         let mut reader = Reader {
-            scanner: Scanner::new(text, &ScannerOptions::default()),
+            scanner: Scanner::new(text),
             text,
             ahead: None,
             lines: (0, 1),
