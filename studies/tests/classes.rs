@@ -6,7 +6,7 @@
 mod common;
 
 use common::every_class::{self, Conserving, Named};
-use common::{S, TICKS, programs, threads};
+use common::{FORK_JOIN, S, TICKS, programs, threads};
 use quell_model::{CpuId, Topology};
 use quell_sim::{Costs, Request, Simulation, State, Tenant, ThreadId};
 use quell_studies::classes::{Bvt, Credit, Credit2, Oldest};
@@ -65,17 +65,6 @@ fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
 fn others_wake_and_are_moved_while_a_crowd_is_being_started() {
     every_class::others_wake_and_are_moved_while_a_crowd_is_being_started(classes);
 }
-
-const FORK_JOIN: &str = r#"
-[[tenant.thread]]
-name = "main"
-program = ["request", { run_us = 200 },
-    { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } }, { run_us = 200 }, "respond"]
-[[tenant.thread]]
-name = "helper"
-count = 3
-program = [{ help = "p" }]
-"#;
 
 #[test]
 fn the_oldest_request_goes_first() {

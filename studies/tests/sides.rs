@@ -42,47 +42,9 @@ fn close(got: f64, expected: f64, tolerance: f64) {
 
 #[test]
 fn threads_stay_on_their_cpus() {
-    let text = format!(
-        r#"
-name = "t"
-seconds = 2
-[host]
-cpus = 4
-[[tenant]]
-name = "a"
-class = "batch"
-cpus = [0]
-[[tenant.thread]]
-name = "t"
-count = 3
-{BUSY}
-[[tenant.thread]]
-name = "u"
-cpus = "1"
-{BUSY}
-[[tenant]]
-name = "b"
-kind = "container"
-class = "batch"
-cpus = "2"
-[[tenant.thread]]
-name = "t"
-count = 2
-{BUSY}
-[[tenant]]
-name = "v"
-kind = "vm"
-vcpus = 2
-class = "batch"
-cpus = [3]
-[[tenant.thread]]
-name = "t"
-count = 2
-{BUSY}
-"#
-    );
+    let text = include_str!("../../crates/quell-bench/tests/scenarios/pinned.toml");
     for side in ["credit2", "ideal"] {
-        let result = simulate(&text, side);
+        let result = simulate(text, side);
         close(share(&result, "a"), 200.0, 3.0);
         close(share(&result, "b"), 100.0, 2.0);
         close(share(&result, "v"), 100.0, 2.0);
@@ -92,9 +54,9 @@ count = 2
 #[test]
 fn the_papers_configurations_share_as_measured() {
     // Percent of a CPU for T0 and T1, where 100 would be right. `group` and `individual` as on Debian's
-    // kernels 7.2.13 and
-    // 6.1 (see quell-sim's tests of its fair classes). The others: T0 shares a CPU with T2, and T1 gets what
-    // T3 leaves; and nested groups weigh on a CPU what groups of the same threads do.
+    // kernels 7.2.13 and 6.1 (see quell-sim's tests of its fair classes). In the other configurations T0
+    // shares a CPU with T2, and T1 gets what T3 leaves; and nested groups weigh on a CPU as much as groups of
+    // equal threads.
     for (name, side, first, expected) in [
         ("none", "eevdf", ["t0", "t1"], 126.0),
         ("group", "eevdf", ["p0", ""], 118.3),
@@ -129,35 +91,7 @@ fn a_side_that_divides_cores_refuses_other_cpus() {
 /// Where the machine's own work takes no time and the oldest request goes first in guests, too.
 #[test]
 fn on_the_ideal_machine_a_vm_is_as_fast_as_a_process() {
-    let text = r#"
-name = "t"
-seconds = 2
-[host]
-cpus = 4
-[[tenant]]
-name = "vm"
-count = 2
-kind = "vm"
-vcpus = 2
-load = { rate = 1000.0 }
-[[tenant.thread]]
-name = "w"
-count = 2
-program = ["request", { run_us = 200 }, "respond"]
-[[tenant]]
-name = "p"
-load = { rate = 1000.0 }
-[[tenant.thread]]
-name = "w"
-count = 2
-program = ["request", { run_us = 200 }, "respond"]
-[[tenant]]
-name = "b"
-class = "batch"
-[[tenant.thread]]
-name = "w"
-program = [{ run_us = 1000 }]
-"#;
+    let text = include_str!("../../crates/quell-bench/tests/scenarios/vms-beside-processes.toml");
     let result = simulate(text, "ideal");
     let mean_us = |tenant: &str| {
         let mut results = result.results.iter();

@@ -111,45 +111,7 @@ count = 2
 
 #[test]
 fn threads_stay_on_their_cpus_on_the_simulator() {
-    let scenario = scenario(&format!(
-        r#"
-name = "t"
-seconds = 2
-[host]
-cpus = 4
-[[tenant]]
-name = "a"
-class = "batch"
-cpus = [0]
-[[tenant.thread]]
-name = "t"
-count = 3
-{BUSY}
-[[tenant.thread]]
-name = "u"
-cpus = "1"
-{BUSY}
-[[tenant]]
-name = "b"
-kind = "container"
-class = "batch"
-cpus = "2"
-[[tenant.thread]]
-name = "t"
-count = 2
-{BUSY}
-[[tenant]]
-name = "v"
-kind = "vm"
-vcpus = 2
-class = "batch"
-cpus = [3]
-[[tenant.thread]]
-name = "t"
-count = 2
-{BUSY}
-"#
-    ));
+    let scenario = scenario(include_str!("scenarios/pinned.toml"));
     for side in ["eevdf", "sched"] {
         let shares = simulate(scenario.clone(), side);
         println!("{side}: {shares:.1?}");

@@ -3,9 +3,8 @@
 use crate::HostSpec;
 use crate::tenant::{ScenarioTenant, check_count};
 use quell_model::TenantName;
-use quell_model::config::table::{self, Table};
+use quell_model::config::table;
 use quell_model::config::{ConfigError, CriticalitySettings, Selectors, TenantSpec, parse};
-use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -52,40 +51,11 @@ impl HostTenant {
 
 impl<'de> Deserialize<'de> for HostTenant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let AnyTenant { tenant, .. } = table::read(deserializer)?;
+        let (tenant, _): (ScenarioTenant, Selectors) = table::read(deserializer)?;
         Ok(HostTenant {
             spec: tenant.spec,
             count: tenant.count,
         })
-    }
-}
-
-/// A `[[tenant]]` table of any file.
-#[derive(Default)]
-struct AnyTenant {
-    tenant: ScenarioTenant,
-    selectors: Selectors,
-}
-
-impl Table for AnyTenant {
-    fn keys() -> Vec<&'static str> {
-        [ScenarioTenant::keys(), Selectors::keys()].concat()
-    }
-
-    fn required() -> &'static [&'static str] {
-        ScenarioTenant::required()
-    }
-
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        if Selectors::keys().contains(&key) {
-            self.selectors.read(key, values)
-        } else {
-            self.tenant.read(key, values)
-        }
     }
 }
 

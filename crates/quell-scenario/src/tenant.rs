@@ -104,7 +104,7 @@ impl Table for ScenarioTenant {
         [TenantSpec::keys(), SCENARIO_KEYS.to_vec()].concat()
     }
 
-    fn required() -> &'static [&'static str] {
+    fn required() -> Vec<&'static str> {
         TenantSpec::required()
     }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{S, TICKS, near, poisson, programs, serving, threads};
+use common::{FORK_JOIN, S, TICKS, near, poisson, programs, serving, threads};
 use quell_model::{CpuId, Topology};
 use quell_sim::{
     Answer, Class, Costs, Fair, Fifo, Load, Request, Simulation, State, Tenant, ThreadId,
@@ -101,17 +101,6 @@ fn short_turns_are_processor_sharing_whatever_the_work() {
         near(format!("M/G/1-PS mean of {run}"), mean, 1000.0 / 0.3, 0.06);
     }
 }
-
-const FORK_JOIN: &str = r#"
-[[tenant.thread]]
-name = "main"
-program = ["request", { run_us = 200 },
-    { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } }, { run_us = 200 }, "respond"]
-[[tenant.thread]]
-name = "helper"
-count = 3
-program = [{ help = "p" }]
-"#;
 
 fn latencies_us(answers: &[Answer]) -> Vec<u64> {
     answers.iter().map(|a| (a.at - a.due) / 1000).collect()

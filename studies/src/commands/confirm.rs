@@ -50,17 +50,16 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
             cases.len(),
             case.workload
         )?;
+        if args.on != Substrate::Sim && confirm::starts_processes(&case.workload) {
+            let why = "its tasks start processes, which runs on the simulator only";
+            writeln!(io::stderr(), "left out: {why}")?;
+            continue;
+        }
         let text = confirm::scenario(case, name)?;
         let file = PathBuf::from(format!("{name}.toml"));
-        let job = Job::new(&file, &text, &[], sides.clone(), &measure);
-        // A group with tasks and groups in it is refused.
-        let job = match job {
-            Ok(_) if args.on != Substrate::Sim && confirm::starts_processes(&case.workload) => {
-                let why = "its tasks start processes, which runs on the simulator only";
-                writeln!(io::stderr(), "left out: {why}")?;
-                continue;
-            }
+        let job = match Job::new(&file, &text, &[], sides.clone(), &measure) {
             Ok(job) => job,
+            // A cgroup that holds tasks and groups is refused.
             Err(error) => {
                 writeln!(io::stderr(), "left out: {error:#}")?;
                 continue;

@@ -764,34 +764,7 @@ mod tests {
 
     #[test]
     fn vms_run_beside_processes() {
-        let text = r#"
-            name = "t"
-            [host]
-            cpus = 4
-            [[tenant]]
-            name = "vm"
-            count = 2
-            kind = "vm"
-            vcpus = 2
-            load = { rate = 1000.0 }
-            [[tenant.thread]]
-            name = "w"
-            count = 2
-            program = ["request", { run_us = 200 }, "respond"]
-            [[tenant]]
-            name = "p"
-            load = { rate = 1000.0 }
-            [[tenant.thread]]
-            name = "w"
-            count = 2
-            program = ["request", { run_us = 200 }, "respond"]
-            [[tenant]]
-            name = "b"
-            class = "batch"
-            [[tenant.thread]]
-            name = "w"
-            program = [{ run_us = 1000 }]
-        "#;
+        let text = include_str!("../../tests/scenarios/vms-beside-processes.toml");
         let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
         let options = BenchOptions {
             sides: vec![Side::Simulated(Simulated::Eevdf)],

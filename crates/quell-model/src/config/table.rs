@@ -14,8 +14,8 @@ pub trait Table: Default {
     fn keys() -> Vec<&'static str>;
 
     /// The keys that must be given.
-    fn required() -> &'static [&'static str] {
-        &[]
+    fn required() -> Vec<&'static str> {
+        Vec::new()
     }
 
     /// Reads the value of one of the keys; `values` stands at the value.
@@ -27,6 +27,29 @@ pub trait Table: Default {
         key: &'static str,
         values: &mut M,
     ) -> Result<(), M::Error>;
+}
+
+/// One table that two types declare, with no key in common.
+impl<A: Table, B: Table> Table for (A, B) {
+    fn keys() -> Vec<&'static str> {
+        [A::keys(), B::keys()].concat()
+    }
+
+    fn required() -> Vec<&'static str> {
+        [A::required(), B::required()].concat()
+    }
+
+    fn read<'de, M: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        values: &mut M,
+    ) -> Result<(), M::Error> {
+        if A::keys().contains(&key) {
+            self.0.read(key, values)
+        } else {
+            self.1.read(key, values)
+        }
+    }
 }
 
 /// Reads the next value of a table into `field`.

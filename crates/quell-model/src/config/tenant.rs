@@ -177,8 +177,8 @@ impl Table for TenantSpec {
         ]
     }
 
-    fn required() -> &'static [&'static str] {
-        &["name"]
+    fn required() -> Vec<&'static str> {
+        vec!["name"]
     }
 
     fn read<'de, M: MapAccess<'de>>(
@@ -212,31 +212,10 @@ impl AgentTenant {
     }
 }
 
-impl Table for AgentTenant {
-    fn keys() -> Vec<&'static str> {
-        [TenantSpec::keys(), Selectors::keys()].concat()
-    }
-
-    fn required() -> &'static [&'static str] {
-        TenantSpec::required()
-    }
-
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        if Selectors::keys().contains(&key) {
-            self.selectors.read(key, values)
-        } else {
-            self.spec.read(key, values)
-        }
-    }
-}
-
 impl<'de> Deserialize<'de> for AgentTenant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        table::read(deserializer)
+        let (spec, selectors) = table::read(deserializer)?;
+        Ok(AgentTenant { spec, selectors })
     }
 }
 

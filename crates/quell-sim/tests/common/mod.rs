@@ -25,6 +25,18 @@ pub const TICKS: Costs = Costs {
     ..Costs::NONE
 };
 
+/// A request in four parts, for which a thread has three helpers.
+pub const FORK_JOIN: &str = r#"
+[[tenant.thread]]
+name = "main"
+program = ["request", { run_us = 200 },
+    { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } }, { run_us = 200 }, "respond"]
+[[tenant.thread]]
+name = "helper"
+count = 3
+program = [{ help = "p" }]
+"#;
+
 /// The checked programs of thread tables, for a tenant with or without requests.
 pub fn programs(threads: &str, loaded: bool) -> Vec<ThreadProgram> {
     let kind = match loaded {
