@@ -97,8 +97,10 @@ native! {
     deadline_chain_slept = quell_deadline_chain_slept(busy: u64, slept: u64) -> u64;
     /// Whether a task's chain is endless, by the task's work.
     deadline_chain_endless = quell_deadline_chain_endless(busy: u64, work: u64) -> bool;
+    /// For how long a task that wakes is light, in ns; 0: it is not.
+    deadline_light_run = quell_deadline_light_run(lag: i64, weight: u64, burst_avg: u64) -> u64;
     /// A light task's deadline.
-    deadline_light = quell_deadline_light(woke_at: u64) -> u64;
+    deadline_light = quell_deadline_light(woke_at: u64, burst_avg: u64) -> u64;
     /// The deadline of a task of an endless chain that passes messages.
     deadline_message = quell_deadline_message(woke_at: u64, lag: i64, scale: u64, now: u64) -> u64;
     /// Whether a task of an endless chain passes messages.
@@ -312,16 +314,44 @@ mod tests {
     }
 
     #[test]
+    fn a_task_is_light_for_a_slice_or_for_what_it_lacks() {
+        // (its lag, its weight, what it usually runs, in ms and percent) -> for how long in ms; 0: not at all
+        for (lag, weight, usual, light) in [
+            (1.9, 100, 0.1, 0.0), // it used too much
+            (2.0, 100, 0.1, 2.0),
+            (2.0, 100, 2.1, 0.0),
+            (3.0, 100, 2.1, 3.0), // its lag is worth what it runs
+            (4.0, 100, 4.0, 4.0),
+            (4.0, 100, 4.1, 0.0),
+            (4.0, 50, 2.1, 0.0), // not to half of the weight
+            (4.0, 50, 2.0, 2.0),
+            (4.0, 10, 2.0, 2.0),
+            (2.0, 200, 3.0, 4.0),    // to twice the weight
+            (4.0, 10_000, 5.0, 0.0), // never for longer than the longest slice
+            (300.0, 10_000, 4.0, 4.0),
+        ] {
+            let ns = |ms: f64| (ms * MS as f64).round();
+            let found =
+                deadline_light_run(ns(lag) as i64, WEIGHT_ONE * weight / 100, ns(usual) as u64);
+            assert_eq!(found as f64, ns(light), "{lag} {weight} {usual}");
+        }
+    }
+
+    #[test]
     fn a_light_task_goes_first_for_a_turn() {
-        let light = deadline_light(S);
+        let light = deadline_light(S, 0);
         assert!(deadline_before(
             light,
             deadline_share(FAIR_LAG_MAX, DEADLINE_SHARE_DELAY, u64::MAX >> 40, S)
         ));
         assert!(
-            deadline_before(light, deadline_light(S + 1)),
-            "first come, first served"
+            deadline_before(light, deadline_light(S + 1, 0)),
+            "alike: first come, first served"
         );
+        // A short one precedes one of 2 ms that woke up to four times the difference before it.
+        let (short, long) = (MS / 20, deadline_light(S, 2 * MS));
+        assert!(deadline_before(deadline_light(S + 7 * MS, short), long));
+        assert!(deadline_before(long, deadline_light(S + 8 * MS, short)));
         // Of a chain without end: from when it lacks as much, here on half of a CPU.
         for (lag, due) in [(2, 1030), (4, 1030), (0, 1035), (-10, 1055)] {
             let found = deadline_message(S, ms(lag), 128, S + MS);
@@ -608,7 +638,7 @@ mod tests {
                 prop_assert_eq!(due, share, "work without end has no urgency");
             }
             // And a light task precedes all tasks that have become ready in the last minutes.
-            prop_assert!(deadline_before(deadline_light(now), due) || since > DEADLINE_LIGHT_LEAD / 2);
+            prop_assert!(deadline_before(deadline_light(now, FAIR_SLICE), due) || since > DEADLINE_LIGHT_LEAD / 2);
         }
 
         #[test]

@@ -420,11 +420,11 @@ __global_subprog int update_deadline(struct task_ctx *t, u64 now)
 					      : deadline_passes_messages(t->burst_avg_ns, t->burst_ns);
 		if (endless && messages)
 			deadline = deadline_min(deadline, deadline_message(t->woke_at_ns, lag, scale, now));
-		else if (t->light && t->burst_ns < FAIR_SLICE)
-			deadline = deadline_light(t->woke_at_ns);
+		else if (t->burst_ns < t->light_run_ns)
+			deadline = deadline_light(t->woke_at_ns, t->burst_avg_ns);
 	}
 	/* Bound (1) of deadline.h. */
-	ASSERT_INVARIANT(t->light ||
+	ASSERT_INVARIANT(t->light_run_ns ||
 			 !deadline_before(deadline, DEADLINE_BASE + t->woke_at_ns - DEADLINE_LEAD_MAX));
 	ASSERT_INVARIANT(!deadline_before(share, deadline));
 	t->deadline = deadline;

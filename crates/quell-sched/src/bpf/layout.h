@@ -42,7 +42,7 @@ struct cpu_ctx {
 	u64 curr_since_ns; /* when curr's slice began */
 	u32 nr_pinned; /* tasks queued in the CPU's pinned DSQ and in its servers' DSQs */
 	u8 offline; /* bool: the CPU is offline */
-	u8 curr_mobility; /* enum mobility of curr, see migrate.bpf.h */
+	u8 curr_mobility; /* enum mobility of curr, see preempt.bpf.h */
 	u8 migrate_state; /* enum migrate_state of curr, see migrate.bpf.h */
 	u8 llc_visited; /* the remote LLC that the CPU looked at last */
 	u64 runs; /* tasks that began to run on this CPU */

@@ -48,23 +48,6 @@ enum migrate_state {
 	MIGRATE_KICKED, /* an idle CPU was told to take the task */
 };
 
-/* Where a task may run. */
-enum mobility {
-	MOBILITY_PINNED, /* may run on one CPU */
-	MOBILITY_RESTRICTED, /* may run on some CPUs */
-	MOBILITY_ANY,
-};
-
-/* Records where the task that runs on the CPU may run. */
-static __always_inline void set_mobility(struct cpu_ctx *cpuc, struct task_struct *p)
-{
-	u32 allowed = p->nr_cpus_allowed;
-
-	cpuc->curr_mobility = allowed == 1		  ? MOBILITY_PINNED
-			      : allowed < options.nr_cpus ? MOBILITY_RESTRICTED
-							  : MOBILITY_ANY;
-}
-
 /* Preempts the CPU's task, if the task can go on elsewhere at once. True if it can. */
 static __always_inline bool push_curr(u32 cpu)
 {

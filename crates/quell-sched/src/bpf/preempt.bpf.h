@@ -20,6 +20,29 @@
 
 #include "task.bpf.h"
 
+/* Where a task may run. */
+enum mobility {
+	MOBILITY_PINNED, /* may run on one CPU */
+	MOBILITY_RESTRICTED, /* may run on some CPUs */
+	MOBILITY_ANY,
+};
+
+/* Records where the task that runs on the CPU may run. */
+static __always_inline void set_mobility(struct cpu_ctx *cpuc, struct task_struct *p)
+{
+	u32 allowed = p->nr_cpus_allowed;
+
+	cpuc->curr_mobility = allowed == 1		  ? MOBILITY_PINNED
+			      : allowed < options.nr_cpus ? MOBILITY_RESTRICTED
+							  : MOBILITY_ANY;
+}
+
+/* True if the task that runs on the CPU can go on on any other CPU. */
+static __always_inline bool curr_can_move(const struct cpu_ctx *cpuc)
+{
+	return cpuc->curr_mobility == MOBILITY_ANY;
+}
+
 /* The deadline of the task that runs on the CPU, as of now; DEADLINE_NONE: none, or not preemptible. */
 static __always_inline u64 curr_deadline_now(const struct cpu_ctx *cpuc, u64 now)
 {
@@ -37,14 +60,16 @@ static __always_inline u64 wakeup_min_run(struct task_ctx *t)
 }
 
 /*
- * Finds the CPU whose task has the latest deadline, if that is later than later_than, and claims the CPU for
- * a task. Returns -1 if there is no such CPU.
+ * Finds a CPU for a task that wakes, and claims the CPU: one whose task can go on elsewhere at once, where
+ * the waking task cannot; else the CPU whose task has the latest deadline, if that is later than later_than.
+ * Returns -1 if there is no such CPU.
  */
 __global_subprog s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct task_ctx *t,
 					   u64 later_than, u64 now)
 {
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 	bool any_cpu = p->nr_cpus_allowed >= options.nr_cpus;
+	bool others_idle = !any_cpu && has_idle_cpu(NULL), makes_way = false;
 	u64 latest = later_than;
 	s32 best = -1;
 
@@ -62,22 +87,24 @@ __global_subprog s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, 
 
 		if (!cpuc)
 			break;
-		if (cpuc->curr_since_ns > since_before)
-			continue;
 		u64 curr = curr_deadline_now(cpuc, now);
-		if (curr == DEADLINE_NONE || !deadline_before(latest, curr))
+		if (curr == DEADLINE_NONE || (!any_cpu && !task_may_use(p, cpu)))
 			continue;
-		if (!any_cpu && !task_may_use(p, cpu))
+		makes_way = others_idle && curr_can_move(cpuc);
+		if (!makes_way && (cpuc->curr_since_ns > since_before || !deadline_before(latest, curr)))
 			continue;
 		latest = curr;
 		best = cpu;
+		if (makes_way)
+			break;
 	}
 	bpf_rcu_read_unlock();
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(best);
 	if (best < 0 || !cpuc)
 		return -1;
 	u64 expected = cpuc->curr_deadline;
-	if (expected == DEADLINE_NONE || !deadline_before(later_than, curr_deadline_now(cpuc, now)) ||
+	if (expected == DEADLINE_NONE ||
+	    !(makes_way || deadline_before(later_than, curr_deadline_now(cpuc, now))) ||
 	    __sync_val_compare_and_swap(&cpuc->curr_deadline, expected, t->deadline) != expected)
 		return -1;
 	cpuc->deadline_fixed_until_ns = now + FAIR_SLICE;
@@ -110,8 +137,8 @@ static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpu
 				 ? t->burst_avg_ns - t->burst_ns
 				 : 0;
 
-	if (t->light && t->burst_ns < FAIR_SLICE)
-		burst_left = FAIR_SLICE - t->burst_ns;
+	if (t->burst_ns < t->light_run_ns)
+		burst_left = t->light_run_ns - t->burst_ns;
 	cpuc->curr_deadline = t->deadline;
 	cpuc->deadline_fixed_until_ns = now +
 					(burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
@@ -126,7 +153,7 @@ static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpu
 static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id,
 						 u64 now)
 {
-	cpuc->curr_deadline = deadline_light(now);
+	cpuc->curr_deadline = deadline_light(now, 0);
 	cpuc->deadline_fixed_until_ns = now + FAIR_STARVED_SLICE;
 	cpuc->curr_since_ns = now + FAIR_STARVED_SLICE - FAIR_SLICE;
 	start_preempt_timer(llc, llc_id, FAIR_STARVED_SLICE, now);

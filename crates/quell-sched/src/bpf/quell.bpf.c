@@ -152,7 +152,7 @@ static __always_inline bool wakeup_pinned(struct task_ctx *t, struct task_struct
 	bool first = deadline_before(t->deadline + margin, curr) &&
 		     (!margin || now - cpuc->curr_since_ns >= wakeup_min_run(t));
 	/* A task that can go on elsewhere at once leaves the CPU to a task that cannot. */
-	bool yields = cpuc->curr_mobility == MOBILITY_ANY && has_idle_cpu(NULL);
+	bool yields = curr_can_move(cpuc) && has_idle_cpu(NULL);
 	if (curr != DEADLINE_NONE && (options.asymmetry || !margin) && (first || yields)) {
 		cpuc->curr_deadline = *resumed = DEADLINE_NONE;
 		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, SCX_ENQ_PREEMPT);

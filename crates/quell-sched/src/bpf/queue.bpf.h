@@ -28,7 +28,7 @@ static __always_inline void activate_task(struct task_ctx *t, struct task_struct
 	t->sched_idle = p->policy == SCHED_IDLE;
 }
 
-/* Decides whether a task that becomes runnable is light. */
+/* Decides whether a task that becomes runnable is light, and for how long. */
 static __always_inline void update_light(struct task_ctx *t, struct task_struct *p, u64 now)
 {
 	if (options.share)
@@ -38,13 +38,15 @@ static __always_inline void update_light(struct task_ctx *t, struct task_struct 
 	 * their share.
 	 */
 	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
-		t->light = task_lag(t, now) >= -(s64)FAIR_SLICE;
-	else if (t->burst_avg_ns > FAIR_SLICE)
-		t->light = 0;
-	else if (options.share)
-		t->light = share_is_light(task_rate(t, share_slot_of(t)), task_lag(t, now));
+		t->light_run_ns = task_lag(t, now) >= -(s64)FAIR_SLICE ? FAIR_SLICE : 0;
+	else if (!options.share)
+		t->light_run_ns = deadline_light_run(t->vlag, t->weight, t->burst_avg_ns);
 	else
-		t->light = t->vlag >= (s64)FAIR_LIGHT_LAG;
+		t->light_run_ns = t->burst_avg_ns <= FAIR_SLICE &&
+						  share_is_light(task_rate(t, share_slot_of(t)),
+								 task_lag(t, now))
+					  ? FAIR_SLICE
+					  : 0;
 }
 
 /* The DSQ that a task belongs in, the task's key there, and its slice. */

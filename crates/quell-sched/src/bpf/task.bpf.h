@@ -108,6 +108,7 @@ struct task_ctx {
 	u64 deadline_pace;
 	u64 burst_ns; /* CPU time since the task woke */
 	u64 burst_avg_ns; /* average of burst_ns over the times at which the task blocks */
+	u64 light_run_ns; /* the task is light up to this burst_ns, see deadline_light_run(); 0: it is not */
 	u64 chain_busy_ns; /* for how long the task's chain has been busy, see ../policy/deadline.h */
 	u64 latency_ns; /* rescheduling latency set by the agent; 0: none */
 	u64 wait_max_ns; /* the longest wait of the task */
@@ -141,7 +142,6 @@ struct task_ctx {
 	u16 llc; /* LLC that the task competes for; NO_LLC: none */
 	u16 pinned_cpu_plus1; /* the only CPU that the task may use, plus one; 0: it may use several */
 	u16 claimed_cpu_plus1; /* CPU that the task claimed, plus one; see migrate.bpf.h */
-	u8 light; /* bool: light, see ../policy/deadline.h */
 	u8 sched_idle; /* bool: SCHED_IDLE */
 	u8 woken_by_task; /* bool: another task woke the task */
 	u8 has_slept; /* bool: the task has slept since it began, or existed before the scheduler */

@@ -17,12 +17,13 @@
  *          message  DEADLINE_MESSAGE_DELAY after the task's wakeup, or after its lag reaches FAIR_LIGHT_LAG:
  *                   for a task of an endless chain that usually runs for DEADLINE_MESSAGE_BURST at most and
  *                   has not run for DEADLINE_BURST_MAX.
- *          light    DEADLINE_LIGHT_LEAD before the task's wakeup: for a task that woke with a lag of
- *                   FAIR_LIGHT_LAG, usually runs for a slice at most, has not run for longer since, and whose
- *                   chain is not endless.
- *          So light tasks precede all others, first come, first served; requests precede endless work, the
- *          older and the shorter ones first; and a task that lacks its share precedes all but light tasks. A
- *          task that has not slept yet has a share deadline only.
+ *          light    DEADLINE_LIGHT_LEAD before the task's wakeup, plus DEADLINE_LIGHT_RATIO times what the
+ *                   task usually runs: for a task that woke with a lag of FAIR_LIGHT_LAG, usually runs for a
+ *                   slice at most or for what that lag is worth (deadline_light_run()), has not run for
+ *                   longer since, and whose chain is not endless.
+ *          So light tasks precede all others, and the older and the shorter ones each other; requests precede
+ *          endless work, the older and the shorter ones first; and a task that lacks its share precedes all
+ *          but light tasks. A task that has not slept yet has a share deadline only.
  * Bound:   Let a task wait with deadline d, on M CPUs that serve nothing else, with runnable tasks of weights
  *          that add up to W.
  *          (1) Which tasks precede it: those with earlier deadlines. A task that becomes runnable at t has no
@@ -33,11 +34,13 @@
  *              that it gets further ahead; a task that has run for DEADLINE_BURST_MAX has a share deadline
  *              only. So each task that was runnable before gets deadline_ahead_max() beyond its share, and a
  *              slice, at most.
- *          (3) In any time light tasks get no more than their shares of it, and a slice each: each such slice
- *              needs a lag of FAIR_LIGHT_LAG, which only grows with what other tasks are served (fair.h).
- *          A light task waits only for light tasks that were runnable before it, for a slice of each: after n
- *          x FAIR_SLICE / M at most it runs, where n of these were runnable, since a running task that is not
- *          light is preempted at once, or after WAKEUP_MIN_RUN.
+ *          (3) In any time light tasks get no more than their shares of it, and a slice each: what a task
+ *              runs as a light one is a slice, for which it needs a lag of FAIR_LIGHT_LAG, or what its lag is
+ *              worth; and a lag only grows with what other tasks are served (fair.h).
+ *          A light task waits only for light tasks that were runnable before it, or woke within
+ *          DEADLINE_LIGHT_RATIO x FAIR_SLICE_MAX after it and are shorter, for FAIR_SLICE_MAX of each: where
+ *          there are n of these it runs after n x FAIR_SLICE_MAX / M at most, since a running task that is
+ *          not light is preempted at once, or after WAKEUP_MIN_RUN.
  *          Any other task waits until d = DEADLINE_SHARE_DELAY + (its slice's lag - its lag) x W / (M x
  *          WEIGHT_ONE) from now at most, then for DEADLINE_LEAD_MAX, and for what (2) and (3) allow. Nothing
  *          in this depends on how tasks came to be, or which task woke which.
@@ -55,6 +58,8 @@
 
 /* A deadline is earlier than the task's enqueueing by this at most, except for light tasks. */
 #define DEADLINE_LEAD_MAX (2 * URGENCY_AGE_MAX)
+/* A light task precedes longer ones that woke before it by this many times the difference of their bursts. */
+#define DEADLINE_LIGHT_RATIO 4
 /* Longer than any wait. */
 #define DEADLINE_LIGHT_LEAD (1000 * NS_PER_S)
 
@@ -186,10 +191,29 @@ static inline u64 deadline_request(u64 otherwise, u64 start, u64 work, u64 age, 
 			    DEADLINE_BASE + start + work + overrun - urgency_age_credit(age, work));
 }
 
-/* The deadline of a light task that woke at woke_at. */
-static inline u64 deadline_light(u64 woke_at)
+/*
+ * For how long a task that wakes is light, by its lag and its average burst: what its lag is worth to its
+ * weight, but a slice at least and FAIR_SLICE_MAX at most. 0: the task is not light, since it usually runs
+ * for longer or used more than its share.
+ */
+static inline u64 deadline_light_run(s64 lag, u64 weight, u64 burst_avg)
 {
-	return DEADLINE_BASE - DEADLINE_LIGHT_LEAD + woke_at;
+	if (lag < (s64)FAIR_LIGHT_LAG)
+		return 0;
+	u64 run = (u64)lag * weight / WEIGHT_ONE;
+	if (run < FAIR_SLICE)
+		run = FAIR_SLICE;
+	if (run > FAIR_SLICE_MAX)
+		run = FAIR_SLICE_MAX;
+	return burst_avg <= run ? run : 0;
+}
+
+/* The deadline of a light task that woke at woke_at, by its average burst. */
+static inline u64 deadline_light(u64 woke_at, u64 burst_avg)
+{
+	u64 burst = burst_avg < FAIR_SLICE_MAX ? burst_avg : FAIR_SLICE_MAX;
+
+	return DEADLINE_BASE - DEADLINE_LIGHT_LEAD + woke_at + DEADLINE_LIGHT_RATIO * burst;
 }
 
 /*

@@ -55,7 +55,7 @@
 /* Lag of a runnable task, at most. */
 #define FAIR_LAG_MAX (300 * NS_PER_MS)
 /* Average lag of the tasks pinned to a CPU, beyond which their clock falls behind. */
-#define FAIR_PINNED_LAG_MAX (50 * NS_PER_MS)
+#define FAIR_PINNED_LAG_MAX (32 * NS_PER_MS)
 /* CPU time that a task ran beyond its share and still owes, at most. */
 #define FAIR_DEBT_MAX (300 * NS_PER_MS)
 

@@ -40,7 +40,11 @@ u64 quell_deadline_request(u64 otherwise, u64 start, u64 work, u64 age, u64 ran,
 u64 quell_deadline_chain_ran(u64 busy, u64 ran) { return deadline_chain_ran(busy, ran); }
 u64 quell_deadline_chain_slept(u64 busy, u64 slept) { return deadline_chain_slept(busy, slept); }
 bool quell_deadline_chain_endless(u64 busy, u64 work) { return deadline_chain_endless(busy, work); }
-u64 quell_deadline_light(u64 woke_at) { return deadline_light(woke_at); }
+u64 quell_deadline_light_run(s64 lag, u64 weight, u64 burst_avg)
+{
+	return deadline_light_run(lag, weight, burst_avg);
+}
+u64 quell_deadline_light(u64 woke_at, u64 burst_avg) { return deadline_light(woke_at, burst_avg); }
 bool quell_deadline_passes_messages(u64 burst_avg, u64 ran)
 {
 	return deadline_passes_messages(burst_avg, ran);
