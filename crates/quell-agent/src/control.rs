@@ -32,7 +32,7 @@ const MAX_FAILURES: u32 = 10;
 pub struct Assembly {
     /// The configuration.
     pub config: AgentFile,
-    /// The policy; `None`: the agent only observes.
+    /// What decides for the configuration's mechanisms; `None`: it has none, and the agent only observes.
     pub policy: Option<Box<dyn Policy>>,
     /// What the API says of the configuration.
     pub facts: Facts,

@@ -1,5 +1,11 @@
 //! Quell's policies: pure functions from the observations of a period to the settings that should hold.
 //!
+//! A *mechanism* is one of the four things that Quell does for tenants ([`Mechanism`]). Its *policy* is the
+//! part of it that decides, an implementation of [`Policy`] in this crate; a mechanism's other parts carry
+//! out what its policy decided (the scheduler, stock interfaces, guests). [`composed`] makes one policy of
+//! those of all mechanisms that a configuration names. [`guard`] is a policy of no mechanism, around the
+//! others.
+//!
 //! A policy has no clock, no I/O, no threads and no ambient randomness, so the same code decides in
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
 //!
@@ -23,9 +29,9 @@ pub mod guard;
 pub mod pools;
 pub mod share;
 
-/// The decision rule of a mechanism, with its state from period to period.
+/// What decides for a mechanism, with its state from period to period. A policy changes nothing on the host.
 pub trait Policy: Send {
-    /// The mechanism's name, as the configuration spells it.
+    /// The name of the mechanism that the policy decides for, as the configuration spells it.
     fn name(&self) -> &'static str;
 
     /// Decides which settings should hold after the period that `snapshot` describes. The plan is
@@ -43,8 +49,8 @@ pub trait Policy: Send {
     fn carried_out(&mut self, _by: Backend) {}
 }
 
-/// The composition of the mechanisms that a configuration names; `None` where it names none.
-/// `asymmetry`: the settings of that mechanism, adapted to the backend. `given`: the promises that
+/// The policy that decides for all mechanisms that a configuration names; `None` where it names none.
+/// `asymmetry`: the settings of that mechanism, adapted to the backend. `reservations`: the promises that
 /// exist already ([`Plan::reservations`] of the last plan).
 pub fn composed(
     file: &AgentFile,

@@ -38,7 +38,8 @@ pub struct AgentSettings {
     pub period_ms: u64,
 }
 
-/// One of Quell's four mechanisms.
+/// One of Quell's four mechanisms: what Quell does for tenants. The code that decides for a mechanism is its
+/// policy (`quell_policy::Policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {

@@ -1,4 +1,4 @@
-//! The criticality mechanism's decision: which tenants get promised CPU time, on which CPUs, and the
+//! The policy of the mechanism criticality: which tenants get promised CPU time, on which CPUs, and the
 //! terms of each CPU's servers (Akita, sections 3 and 4.3).
 //!
 //! # Problem
@@ -74,7 +74,7 @@ pub const JUDGED_PERIODS: u64 = 10;
 /// Servers have numbers from 1 to this, as many as Quell's scheduler keeps.
 const NUMBERS: u32 = 1023;
 
-/// The policy that decides on promises, around the policy that decides on weights.
+/// The policy of the mechanism criticality, around the policy that decides on weights.
 pub struct Promises {
     weights: Box<dyn Policy>,
     settings: CriticalitySettings,

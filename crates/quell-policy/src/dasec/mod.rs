@@ -35,7 +35,7 @@ use quell_model::config::AsymmetrySettings;
 use quell_model::{CpuSet, Lever, Plan, Snapshot, TenantPlan, TenantWeight, ThreadPlan};
 use state::{Tenant, Thread};
 
-/// The policy `asymmetry`.
+/// The policy of the mechanism asymmetry.
 #[derive(Debug)]
 pub struct Dasec {
     settings: AsymmetrySettings,

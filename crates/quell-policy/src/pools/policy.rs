@@ -1,5 +1,5 @@
-//! The mechanism's decision, around those of other mechanisms: where virtual machines and all other
-//! tenants should run.
+//! The policy of the mechanism pools, around the policies of other mechanisms: where virtual machines and all
+//! other tenants should run.
 //!
 //! The observations of the periods of a second are summed, and the second's end decides
 //! ([`Pools::second`]); between, the division stays. A tenant with vCPU threads is a guest; all other
@@ -33,7 +33,7 @@ const GOOD_NS: u64 = 2_500_000_000;
 /// inherit a binding of its first thread, as if an operator had bound them.
 const STARTS_NS: u64 = 5_000_000_000;
 
-/// The policy that decides on pools, around the policy for everything else.
+/// The policy of the mechanism pools, around the policy for everything else.
 pub struct Pooled {
     others: Box<dyn Policy>,
     pools: Pools,

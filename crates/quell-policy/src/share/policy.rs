@@ -1,10 +1,10 @@
-//! The mechanism's decision, where no other mechanism decides on tenants' threads.
+//! The policy of the mechanism share, where no other policy decides on tenants' threads.
 
 use crate::Policy;
 use quell_model::{Plan, SchedClass, Snapshot, TenantPlan, TenantSample, ThreadPlan};
 
-/// The policy `share`: every tenant has the weight of the configuration, and its threads belong to it;
-/// Quell's scheduler does the rest, at each scheduling decision.
+/// The policy of the mechanism share: every tenant has the weight of the configuration, and its threads
+/// belong to it; Quell's scheduler does the rest, at each scheduling decision.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shares;
 
