@@ -464,7 +464,7 @@ fn options(config: &AgentFile) -> Result<Options, String> {
     if config.agent.backend == Backend::Stock {
         return Err("the configuration says so".into());
     }
-    match config.agent.policy[..] {
+    match config.agent.mechanisms[..] {
         [] => Err("no mechanism is configured that the scheduler has".into()),
         _ => Ok(Options::configured(config)),
     }

@@ -71,7 +71,7 @@ pub fn prove(
         let text = format!("responses are seen by BPF only: {reason}");
         return Err(AgentError::NothingToProve(text));
     }
-    if facts.policy.is_empty() {
+    if facts.mechanisms.is_empty() {
         let text = "`policy` of [agent] is empty, so that the agent changes nothing";
         return Err(AgentError::NothingToProve(text.into()));
     }
@@ -207,7 +207,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     }
     info!(
         source = ?parts.facts.source,
-        policy = ?parts.facts.policy,
+        policy = ?parts.facts.mechanisms,
         period_ms = parts.facts.period_ms,
         "running with {}",
         options.config.display()
@@ -297,7 +297,7 @@ impl Assemble for Assembler {
         let facts = Facts {
             backend: choice.backend,
             backend_reason: choice.reason,
-            policy: config.agent.policy.clone(),
+            mechanisms: config.agent.mechanisms.clone(),
             period_ms: config.agent.period_ms,
             source: observer.source(),
             fallback_reason,

@@ -37,7 +37,7 @@ const KEPT_NOTES: usize = 100;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// The mechanisms in force.
-    pub policy: Vec<Mechanism>,
+    pub mechanisms: Vec<Mechanism>,
     /// How the agent acts: the way that is used, never [`Backend::Auto`].
     pub backend: Backend,
     /// The reason why the agent does not act through the scheduler, where the configuration allows it.
@@ -283,7 +283,7 @@ impl SharedState {
             pid: std::process::id(),
             config: self.config.clone(),
             uptime_s: uptime.as_secs_f64(),
-            policy: facts.policy.clone(),
+            mechanisms: facts.mechanisms.clone(),
             backend: facts.backend,
             backend_reason: facts.backend_reason.clone(),
             source: facts.source,

@@ -115,7 +115,7 @@ pub fn waits(own_ns: u64, tenants: &[(&str, u64)]) -> WaitBreakdown {
 /// An agent that may do everything.
 pub fn facts() -> Facts {
     Facts {
-        policy: vec![Mechanism::Asymmetry],
+        mechanisms: vec![Mechanism::Asymmetry],
         backend: Backend::Stock,
         backend_reason: None,
         period_ms: 80,

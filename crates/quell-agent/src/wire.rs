@@ -27,7 +27,8 @@ pub struct Status {
     /// Time since the agent started.
     pub uptime_s: f64,
     /// The mechanisms in force; empty: only observing.
-    pub policy: Vec<Mechanism>,
+    #[serde(rename = "policy")]
+    pub mechanisms: Vec<Mechanism>,
     /// How the agent acts: the way that is used, never `auto`.
     pub backend: Backend,
     /// The reason why the agent does not act through the scheduler; `null` where it does.

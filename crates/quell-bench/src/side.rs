@@ -309,10 +309,10 @@ impl Side {
                     ..Side::Dasec.agent()?
                 });
             }
-            Side::Composed(it) => agent.policy = it.mechanisms.clone(),
-            Side::Akita => agent.policy = vec![Mechanism::Criticality],
+            Side::Composed(it) => agent.mechanisms = it.mechanisms.clone(),
+            Side::Akita => agent.mechanisms = vec![Mechanism::Criticality],
             Side::Ufo => {
-                agent.policy = vec![Mechanism::Pools];
+                agent.mechanisms = vec![Mechanism::Pools];
                 agent.backend = Backend::Stock;
             }
             Side::Stock | Side::Weights => agent.backend = Backend::Stock,
@@ -346,7 +346,7 @@ impl Side {
         let critical = tenants.into_iter().any(|it| it.criticality.is_some());
         let composes = *self == Side::Quell;
         if critical && composes {
-            file.agent.policy.push(Mechanism::Criticality);
+            file.agent.mechanisms.push(Mechanism::Criticality);
         }
         Some(file)
     }
@@ -607,10 +607,10 @@ mod tests {
             Side::labels(&sides),
             ["default", "share", "pools+asymmetry", "ufo"]
         );
-        let policies = sides.iter().filter_map(Side::agent);
-        let policies: Vec<_> = policies.map(|it| it.agent.policy).collect();
+        let agents = sides.iter().filter_map(Side::agent);
+        let mechanisms: Vec<_> = agents.map(|it| it.agent.mechanisms).collect();
         assert_eq!(
-            policies,
+            mechanisms,
             [
                 vec![Mechanism::Share],
                 vec![Mechanism::Pools, Mechanism::Asymmetry],

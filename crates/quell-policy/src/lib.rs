@@ -58,7 +58,7 @@ pub fn composed(
     reservations: &[Reservation],
 ) -> Option<Box<dyn Policy>> {
     let has = |mechanism| file.agent.has(mechanism);
-    let weights: Box<dyn Policy> = match &file.agent.policy[..] {
+    let weights: Box<dyn Policy> = match &file.agent.mechanisms[..] {
         [] => return None,
         // The mechanism's plans have the tenants' weights, which is all that `share` needs.
         _ if has(Mechanism::Asymmetry) => {

@@ -29,7 +29,8 @@ pub struct AgentFile {
 #[serde(default, deny_unknown_fields)]
 pub struct AgentSettings {
     /// The mechanisms to apply. Empty: the agent only observes.
-    pub policy: Vec<Mechanism>,
+    #[serde(rename = "policy")]
+    pub mechanisms: Vec<Mechanism>,
     /// The interface through which the agent acts.
     pub backend: Backend,
     /// Whether the agent measures its own effect, and keeps only what helps.
@@ -152,14 +153,14 @@ pub struct AsymmetrySettings {
 impl AgentSettings {
     /// Whether the mechanism is to be applied.
     pub fn has(&self, mechanism: Mechanism) -> bool {
-        self.policy.contains(&mechanism)
+        self.mechanisms.contains(&mechanism)
     }
 }
 
 impl Default for AgentSettings {
     fn default() -> Self {
         AgentSettings {
-            policy: vec![Mechanism::Asymmetry],
+            mechanisms: vec![Mechanism::Asymmetry],
             backend: Backend::Auto,
             guard: GuardMode::On,
             period_ms: 80,
@@ -217,9 +218,9 @@ impl AgentFile {
             let message = format!("{} is outside 10 to 10000", self.agent.period_ms);
             return Err(ConfigError::at(file, "agent.period_ms", message));
         }
-        let mut mechanisms = BTreeSet::new();
-        for (index, mechanism) in self.agent.policy.iter().enumerate() {
-            if !mechanisms.insert(mechanism) {
+        let mut earlier = BTreeSet::new();
+        for (index, mechanism) in self.agent.mechanisms.iter().enumerate() {
+            if !earlier.insert(mechanism) {
                 let key = format!("agent.policy[{index}]");
                 let message = "names the same mechanism as an earlier entry; name each once";
                 return Err(ConfigError::at(file, key, message));

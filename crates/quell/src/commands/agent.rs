@@ -73,11 +73,12 @@ pub fn restore(restore: &Restore) -> anyhow::Result<()> {
 /// Where the configuration cannot be read or is wrong, or stdout cannot be written.
 pub fn check(check: &Check) -> anyhow::Result<()> {
     let file = quell_agent::load(&check.config)?;
-    let policy = serde_json::to_value(&file.agent.policy).context("the policy's names")?;
+    let mechanisms =
+        serde_json::to_value(&file.agent.mechanisms).context("the mechanisms' names")?;
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}: ok: {} tenants, policy {policy}, period {} ms",
+        "{}: ok: {} tenants, policy {mechanisms}, period {} ms",
         check.config.display(),
         file.tenants.len(),
         file.agent.period_ms

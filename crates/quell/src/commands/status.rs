@@ -89,14 +89,14 @@ pub fn render(status: &Status) -> String {
 
 /// The lines about the agent itself.
 pub fn head(status: &Status) -> String {
-    let policy: Vec<String> = status
-        .policy
+    let mechanisms: Vec<String> = status
+        .mechanisms
         .iter()
-        .map(|p| format!("{p:?}").to_lowercase())
+        .map(|it| format!("{it:?}").to_lowercase())
         .collect();
-    let policy = match policy.is_empty() {
+    let mechanisms = match mechanisms.is_empty() {
         true => "none, only observing".to_string(),
-        false => policy.join(", "),
+        false => mechanisms.join(", "),
     };
     let source = format!("{:?}", status.source).to_lowercase();
     let backend = match status.backend {
@@ -107,7 +107,7 @@ pub fn head(status: &Status) -> String {
     let last = status.last_period;
     let last_us = last.observe_us + last.decide_us + last.act_us;
     let mut text = format!(
-        "quell {}  pid {}  up {}  {}\npolicy {policy}  backend {backend}  period {} ms  source {source}\n\
+        "quell {}  pid {}  up {}  {}\npolicy {mechanisms}  backend {backend}  period {} ms  source {source}\n\
          {} periods, {} skipped by overruns, {} failed  last took {}  agent {:.2} % of a CPU, {}\n",
         status.version,
         status.pid,
