@@ -44,7 +44,7 @@ pub struct CapacityOptions {
     pub most: Option<u32>,
 }
 
-/// The capacity of a machine under each policy.
+/// The capacity of a machine under each side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capacity {
     /// [`SCHEMA`].
@@ -75,8 +75,9 @@ pub struct Capacity {
     pub most: u32,
     /// The kinds of tenants in one copy of the mix.
     pub mix: Vec<Share>,
-    /// The capacity under each policy, in the order asked for.
-    pub policies: Vec<PolicyCapacity>,
+    /// The capacity under each side, in the order asked for.
+    #[serde(rename = "policies")]
+    pub sides: Vec<SideCapacity>,
     /// What a reader must know before trusting the figures.
     pub notes: Vec<String>,
 }
@@ -96,11 +97,12 @@ pub struct Share {
     pub p99_ms: Option<f64>,
 }
 
-/// How many tenants fit under one policy.
+/// How many tenants fit under one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PolicyCapacity {
-    /// The policy.
-    pub side: String,
+pub struct SideCapacity {
+    /// The side's name.
+    #[serde(rename = "side")]
+    pub name: String,
     /// The greatest number at which every latency tenant kept its objective in every pair; 0: not even one.
     pub fits: u32,
     /// The greatest number up to which every number tried fits.
@@ -161,7 +163,7 @@ impl CapacityPoint {
     }
 }
 
-impl PolicyCapacity {
+impl SideCapacity {
     /// The point of this number, if it was tried.
     pub fn at(&self, number: u32) -> Option<&CapacityPoint> {
         self.points.iter().find(|point| point.number == number)
@@ -237,7 +239,7 @@ pub fn run(
     };
     progress.finish();
     let host = host.ok_or(Interrupted)?;
-    let policies: Vec<PolicyCapacity> = labels
+    let sides: Vec<SideCapacity> = labels
         .into_iter()
         .zip(tried)
         .map(|(side, tried)| options.conclude(side, tried.into_values().collect(), most, host.cpus))
@@ -259,8 +261,8 @@ pub fn run(
             .map(|index| bench.scenario.tenants[index].spec.name.clone()),
         most,
         mix: options.mix(),
-        notes: notes(&policies, bench.pairs),
-        policies,
+        notes: notes(&sides, bench.pairs),
+        sides,
     })
 }
 
@@ -308,7 +310,7 @@ impl CapacityOptions {
         all.filter(|&index| self.tenant.is_none_or(|only| only == index))
     }
 
-    /// The benchmark of one policy with this many copies.
+    /// The benchmark of one side with this many copies.
     fn at(&self, side: usize, number: u32) -> Result<BenchOptions, ConfigError> {
         let mut options = self.bench.clone();
         options.sides = vec![self.bench.sides[side].clone()];
@@ -348,15 +350,15 @@ impl CapacityOptions {
         points: Vec<CapacityPoint>,
         most: u32,
         cpus: u32,
-    ) -> PolicyCapacity {
+    ) -> SideCapacity {
         let passing = points.iter().filter(|point| point.fits());
         let fits = passing.map(|point| point.number).max().unwrap_or(0);
         let first_failing = points.iter().position(|point| !point.fits());
         let before = &points[..first_failing.unwrap_or(points.len())];
         let some = points.iter().filter(|point| point.passed > 0);
         let above = points.iter().find(|point| point.number > fits);
-        PolicyCapacity {
-            side,
+        SideCapacity {
+            name: side,
             fits,
             low: before.last().map_or(0, |point| point.number),
             high: some.map(|point| point.number).max().unwrap_or(0),
@@ -435,10 +437,10 @@ fn judge(number: u32, scenario: &Scenario, result: BenchResult) -> CapacityPoint
     }
 }
 
-fn notes(policies: &[PolicyCapacity], pairs: u32) -> Vec<String> {
+fn notes(sides: &[SideCapacity], pairs: u32) -> Vec<String> {
     let mut notes = Vec::new();
     let results = || {
-        let points = policies.iter().flat_map(|policy| &policy.points);
+        let points = sides.iter().flat_map(|side| &side.points);
         points.filter_map(|point| point.result.as_ref())
     };
     let tenants = results().flat_map(|result| result.runs.iter().flat_map(|run| &run.tenants));
@@ -462,10 +464,10 @@ fn notes(policies: &[PolicyCapacity], pairs: u32) -> Vec<String> {
             if pairs == 1 { "" } else { "s" }
         ));
     }
-    for policy in policies.iter().filter(|policy| policy.unbounded) {
+    for side in sides.iter().filter(|side| side.unbounded) {
         notes.push(format!(
             "{} still fits {}, the most that was to be tried.",
-            policy.side, policy.fits
+            side.name, side.fits
         ));
     }
     notes

@@ -66,7 +66,7 @@ fn the_greatest_number_is_the_one_of_the_closed_form() {
     let mut scenario = services("", "");
     set_objectives(&mut scenario, objective_ms);
     let capacity = found(&options(scenario, "fifo")).unwrap();
-    let fifo = &capacity.policies[0];
+    let fifo = &capacity.sides[0];
     assert!(fifo.fits.abs_diff(theory) <= 1, "{fifo:#?}");
     assert!(fifo.low <= fifo.fits && fifo.fits <= fifo.high);
     let limit = fifo.limit.as_ref().unwrap();
@@ -88,15 +88,15 @@ fn only_one_tenant_grows_and_batch_work_is_reported() {
     let mut options = options(scenario, "eevdf,sched");
     (options.tenant, options.most) = (Some(0), Some(4));
     let capacity = found(&options).unwrap();
-    let numbers: Vec<Vec<u32>> = (capacity.policies.iter())
-        .map(|policy| policy.points.iter().map(|point| point.number).collect())
+    let numbers: Vec<Vec<u32>> = (capacity.sides.iter())
+        .map(|side| side.points.iter().map(|point| point.number).collect())
         .collect();
     assert_eq!(numbers, [[1, 2, 4], [1, 2, 4]]);
-    for policy in &capacity.policies {
-        assert!(policy.unbounded && policy.fits == 4 && policy.limit.is_none());
-        assert_eq!(policy.at(4).unwrap().tenants, 5);
+    for side in &capacity.sides {
+        assert!(side.unbounded && side.fits == 4 && side.limit.is_none());
+        assert_eq!(side.at(4).unwrap().tenants, 5);
         // Ten rounds of 100 µs in each ms that the services leave.
-        let work = policy.at(4).unwrap().work_per_s.unwrap();
+        let work = side.at(4).unwrap().work_per_s.unwrap();
         assert!((5_000.0..6_500.0).contains(&work), "{work}");
     }
     assert_eq!(capacity.tenant.as_deref(), Some("svc"));
@@ -107,7 +107,7 @@ fn only_one_tenant_grows_and_batch_work_is_reported() {
             .any(|note| note.contains("still fits 4"))
     );
     // Equal seeds give equal results; another seed gives another. This JSON leaves out when it was measured.
-    let json = |capacity: &Capacity| serde_json::to_string(&capacity.policies).unwrap();
+    let json = |capacity: &Capacity| serde_json::to_string(&capacity.sides).unwrap();
     assert_eq!(json(&found(&options).unwrap()), json(&capacity));
     options.bench.seed = 2;
     assert_ne!(json(&found(&options).unwrap()), json(&capacity));
@@ -170,8 +170,8 @@ pub(crate) fn sample() -> Capacity {
         result: None,
     };
     let points = |all: &[(u32, u32)]| all.iter().map(|&(n, passed)| point(n, passed)).collect();
-    let policy = |side: &str, (fits, low, high): (u32, u32, u32), limit, points| PolicyCapacity {
-        side: side.to_string(),
+    let side = |name: &str, (fits, low, high): (u32, u32, u32), limit, points| SideCapacity {
+        name: name.to_string(),
         fits,
         low,
         high,
@@ -225,9 +225,9 @@ pub(crate) fn sample() -> Capacity {
             grows: true,
             p99_ms: Some(10.0),
         }],
-        policies: vec![
-            policy("eevdf", (18, 18, 18), None, eevdf),
-            policy("sched", (23, 19, 25), Some(limit), sched),
+        sides: vec![
+            side("eevdf", (18, 18, 18), None, eevdf),
+            side("sched", (23, 19, 25), Some(limit), sched),
         ],
         notes: Vec::new(),
     }

@@ -55,7 +55,7 @@ pub enum ReplayError {
     NoSide(String),
     /// The scheduler has no such options.
     #[error(transparent)]
-    Policy(SideError),
+    Options(SideError),
     /// The side decides by something that a trace does not tell.
     #[error("side `{side}` goes by {by}, of which a trace does not tell; there are: {taken}", taken = taken())]
     Side {
@@ -112,7 +112,8 @@ pub struct ReplayedProcess {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Under {
     /// `recorded`, or the scheduler.
-    pub policy: String,
+    #[serde(rename = "policy")]
+    pub side: String,
     /// CPU time in ms.
     pub cpu_ms: f64,
     /// How long threads were ready until they ran.
@@ -169,10 +170,10 @@ pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<
 /// Reads the names of sides, separated by commas.
 ///
 /// # Errors
-/// [`ReplayError::NoSide`], [`ReplayError::Policy`] or [`ReplayError::Side`] for the first side that a trace
+/// [`ReplayError::NoSide`], [`ReplayError::Options`] or [`ReplayError::Side`] for the first side that a trace
 /// cannot be replayed under.
-pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
-    let sides = Side::parse_list(policy).and_then(|sides| {
+pub fn sides(names: &str) -> Result<Vec<Side>, ReplayError> {
+    let sides = Side::parse_list(names).and_then(|sides| {
         Side::check(&sides, Substrate::Sim)?;
         Ok(sides)
     });
@@ -181,7 +182,7 @@ pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
         SideError::Unknown { name: side, .. }
         | SideError::OfStudies(side)
         | SideError::NotSimulated { side, .. } => ReplayError::NoSide(side),
-        other => ReplayError::Policy(other),
+        other => ReplayError::Options(other),
     })?;
     check(&sides)?;
     Ok(sides)
@@ -506,9 +507,9 @@ impl Had {
         self.turnarounds.merge(&other.turnarounds);
     }
 
-    fn under(&self, policy: &str) -> Under {
+    fn under(&self, side: &str) -> Under {
         Under {
-            policy: policy.to_string(),
+            side: side.to_string(),
             cpu_ms: self.run_ns as f64 / 1e6,
             run_delay: times(&self.delays),
             turnaround: times(&self.turnarounds),

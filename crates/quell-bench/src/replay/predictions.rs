@@ -43,10 +43,10 @@ fn replayed(text: &str) -> Vec<Vec<Replayed>> {
 type Figure = fn(&Under) -> Option<f64>;
 
 /// The mean of a figure over all pairs.
-fn mean(replayed: &[Replayed], policy: &str, figure: Figure) -> f64 {
+fn mean(replayed: &[Replayed], side: &str, figure: Figure) -> f64 {
     let of = |replayed: &Replayed| {
         let mut all = replayed.all.iter();
-        figure(all.find(|under| under.policy == policy).unwrap()).unwrap()
+        figure(all.find(|under| under.side == side).unwrap()).unwrap()
     };
     replayed.iter().map(of).sum::<f64>() / replayed.len() as f64
 }

@@ -1,4 +1,4 @@
-//! Shows a capacity in a terminal and as an HTML page: how many tenants fit under each policy, and the curve
+//! Shows a capacity in a terminal and as an HTML page: how many tenants fit under each side, and the curve
 //! behind that.
 
 use super::charts::{self, CapacityLine, MARKERS};
@@ -6,7 +6,7 @@ use super::html::{close, figure, open, put, section};
 use super::text::{right_align, table};
 use super::words;
 use super::words::escape;
-use crate::capacity::{Capacity, CapacityPoint, PolicyCapacity};
+use crate::capacity::{Capacity, CapacityPoint, SideCapacity};
 use std::fmt::Write;
 
 /// The capacity as text; `styled` for a terminal that shows colours.
@@ -17,13 +17,13 @@ pub fn text(capacity: &Capacity, styled: bool) -> String {
         let _ = writeln!(text, "{parts}");
     };
     let mut fits = table(styled, &HEADER);
-    for policy in &capacity.policies {
-        fits.add_row(cells(capacity, policy));
+    for side in &capacity.sides {
+        fits.add_row(cells(capacity, side));
     }
     right_align(&mut fits);
     line(&fits.to_string());
-    for policy in &capacity.policies {
-        line(&format!("{}: {}.", policy.side, edge(policy)));
+    for side in &capacity.sides {
+        line(&format!("{}: {}.", side.name, edge(side)));
     }
     for sentence in sentences(capacity) {
         line(&sentence);
@@ -44,19 +44,19 @@ const HEADER: [&str; 7] = [
     "first to miss with more",
 ];
 
-fn cells(capacity: &Capacity, policy: &PolicyCapacity) -> [String; 7] {
-    let at = policy.at(policy.fits);
-    let more = if policy.unbounded { "≥ " } else { "" };
+fn cells(capacity: &Capacity, side: &SideCapacity) -> [String; 7] {
+    let at = side.at(side.fits);
+    let more = if side.unbounded { "≥ " } else { "" };
     [
-        policy.side.clone(),
-        format!("{more}{}", policy.fits),
-        format!("{}..{}", policy.low, policy.high),
+        side.name.clone(),
+        format!("{more}{}", side.fits),
+        format!("{}..{}", side.low, side.high),
         at.map_or(String::new(), |at| format!("{:.0} %", at.busy_percent)),
         at.and_then(work).unwrap_or_default(),
-        policy.cpus_each.map_or(String::new(), |cpus| {
+        side.cpus_each.map_or(String::new(), |cpus| {
             format!("{} CPUs", words::three_digits(cpus))
         }),
-        policy.limit.as_ref().map_or(String::new(), |limit| {
+        side.limit.as_ref().map_or(String::new(), |limit| {
             format!(
                 "{} with {}: {} of {} ({})",
                 limit.tenant,
@@ -122,43 +122,43 @@ fn head(capacity: &Capacity) -> String {
 }
 
 /// In how many pairs the numbers around the limit passed.
-fn edge(policy: &PolicyCapacity) -> String {
-    let last = policy
+fn edge(side: &SideCapacity) -> String {
+    let last = side
         .points
         .iter()
-        .position(|point| point.number > policy.high);
-    let points = &policy.points[..last.map_or(policy.points.len(), |last| last + 1)];
-    let near = points.iter().filter(|point| point.number >= policy.low);
+        .position(|point| point.number > side.high);
+    let points = &side.points[..last.map_or(side.points.len(), |last| last + 1)];
+    let near = points.iter().filter(|point| point.number >= side.low);
     let shares =
         near.map(|point| format!("{} in {} of {}", point.number, point.passed, point.pairs));
     format!("passed with {}", shares.collect::<Vec<_>>().join(", "))
 }
 
-/// A sentence for every policy against the first.
+/// A sentence for every side against the first.
 fn sentences(capacity: &Capacity) -> Vec<String> {
-    let count = |policy: &PolicyCapacity| {
-        let more = if policy.unbounded { "at least " } else { "" };
-        let PolicyCapacity {
-            side,
+    let count = |side: &SideCapacity| {
+        let more = if side.unbounded { "at least " } else { "" };
+        let SideCapacity {
+            name,
             fits,
             low,
             high,
             ..
-        } = policy;
-        format!("{side} fits {more}{fits} ({low}..{high})")
+        } = side;
+        format!("{name} fits {more}{fits} ({low}..{high})")
     };
-    let Some((first, rest)) = capacity.policies.split_first() else {
+    let Some((first, rest)) = capacity.sides.split_first() else {
         return Vec::new();
     };
-    let sentence = |policy: &PolicyCapacity| {
-        let change = match (first.fits, policy.unbounded || first.unbounded) {
+    let sentence = |side: &SideCapacity| {
+        let change = match (first.fits, side.unbounded || first.unbounded) {
             (1.., false) => {
-                let ratio = f64::from(policy.fits) / f64::from(first.fits);
+                let ratio = f64::from(side.fits) / f64::from(first.fits);
                 format!(": {}", words::change(ratio))
             }
             _ => String::new(),
         };
-        format!("{} where {}{change}.", count(policy), count(first))
+        format!("{} where {}{change}.", count(side), count(first))
     };
     if rest.is_empty() {
         return vec![format!("{}.", count(first))];
@@ -187,17 +187,17 @@ pub fn html(capacity: &Capacity) -> anyhow::Result<String> {
         &format!("{}.", head(capacity)),
     );
     let mut found = String::from("<div class=\"cards\">\n");
-    for (index, policy) in capacity.policies.iter().enumerate() {
+    for (index, side) in capacity.sides.iter().enumerate() {
         put(
             &mut found,
             format_args!(
                 "<div class=\"card\"><p>{} {}</p><p class=\"big\">{}{}</p><p class=\"hint\">{} to {}</p></div>\n",
                 MARKERS[index % MARKERS.len()],
-                escape(&policy.side),
-                if policy.unbounded { "≥ " } else { "" },
-                policy.fits,
-                policy.low,
-                policy.high
+                escape(&side.name),
+                if side.unbounded { "≥ " } else { "" },
+                side.fits,
+                side.low,
+                side.high
             ),
         );
     }
@@ -239,12 +239,12 @@ fn limits(capacity: &Capacity) -> String {
         put(&mut table, format_args!("<th>{name}</th>"));
     }
     table.push_str("</tr></thead>\n<tbody>\n");
-    for (index, policy) in capacity.policies.iter().enumerate() {
+    for (index, side) in capacity.sides.iter().enumerate() {
         put(
             &mut table,
-            format_args!("<tr><td class=\"left\">{}</td>", key(index, &policy.side)),
+            format_args!("<tr><td class=\"left\">{}</td>", key(index, &side.name)),
         );
-        for cell in &cells(capacity, policy)[1..] {
+        for cell in &cells(capacity, side)[1..] {
             put(&mut table, format_args!("<td>{}</td>", escape(cell)));
         }
         table.push_str("</tr>\n");
@@ -254,26 +254,26 @@ fn limits(capacity: &Capacity) -> String {
 }
 
 fn curve(capacity: &Capacity) -> anyhow::Result<String> {
-    let line = |policy: &PolicyCapacity| CapacityLine {
-        label: policy.side.clone(),
-        fits: policy.fits,
-        points: policy
+    let line = |side: &SideCapacity| CapacityLine {
+        label: side.name.clone(),
+        fits: side.fits,
+        points: side
             .points
             .iter()
             .map(|point| (point.number, point.worst.clone()))
             .collect(),
     };
-    let lines: Vec<CapacityLine> = capacity.policies.iter().map(line).collect();
+    let lines: Vec<CapacityLine> = capacity.sides.iter().map(line).collect();
     let title = format!(
         "99th percentile of the worst tenant over its objective, by number of {}",
         what(capacity)
     );
     let what = format!("number of {}", what(capacity));
     let mut body = String::from("<p class=\"legend\">");
-    for (index, policy) in capacity.policies.iter().enumerate() {
+    for (index, side) in capacity.sides.iter().enumerate() {
         put(
             &mut body,
-            format_args!("<span>{}</span> ", key(index, &policy.side)),
+            format_args!("<span>{}</span> ", key(index, &side.name)),
         );
     }
     body.push_str("</p>\n");
@@ -289,10 +289,10 @@ fn tried(capacity: &Capacity) -> String {
         "<div class=\"wide\"><table>\n<thead><tr><th>policy</th><th>number</th><th>tenants</th><th>windows that passed</th>\
          <th>worst p99 / objective</th><th>CPUs busy</th><th>batch work</th></tr></thead>\n<tbody>\n",
     );
-    for (index, policy) in capacity.policies.iter().enumerate() {
-        for (row, point) in policy.points.iter().enumerate() {
+    for (index, side) in capacity.sides.iter().enumerate() {
+        for (row, point) in side.points.iter().enumerate() {
             let (group, name) = match row {
-                0 => (" class=\"group\"", key(index, &policy.side)),
+                0 => (" class=\"group\"", key(index, &side.name)),
                 _ => ("", String::new()),
             };
             put(
@@ -349,10 +349,10 @@ mod tests {
             page.matches("xmlns=\"http").count()
         );
         assert!(!page.contains("<script") && !page.contains("NaN"));
-        for (marker, policy) in MARKERS.iter().zip(["eevdf", "sched"]) {
+        for (marker, side) in MARKERS.iter().zip(["eevdf", "sched"]) {
             assert!(
-                page.contains(&format!(" {marker} {policy}: ")),
-                "{marker} {policy}"
+                page.contains(&format!(" {marker} {side}: ")),
+                "{marker} {side}"
             );
         }
         assert!(

@@ -363,9 +363,9 @@ pub fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<Strin
     })
 }
 
-/// A policy in [`capacity`].
+/// A side in [`capacity`].
 pub struct CapacityLine {
-    /// The policy's name where its limit is marked.
+    /// The side's name where its limit is marked.
     pub label: String,
     /// How many tenants fit.
     pub fits: u32,
@@ -466,7 +466,7 @@ pub fn capacity(
                 continue;
             }
             // From where the line stops to fit, a drop down to the label, which has a height of its own for
-            // each policy.
+            // each side.
             let at = f64::from(line.fits);
             let foot = low + (high - low) * 0.06 * index as f64;
             let drop = PathElement::new([(at, foot), (at, 0.0)], colour.stroke_width(1));

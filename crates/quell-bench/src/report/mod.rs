@@ -68,7 +68,7 @@ pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<(
     let page = files.html.map(|_| capacity::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
     let text = |styled| capacity::text(result, styled);
-    let points = result.policies.iter().flat_map(|policy| &policy.points);
+    let points = result.sides.iter().flat_map(|side| &side.points);
     let points = points.filter_map(|point| {
         Some(Point {
             number: Some(point.number),

@@ -11,7 +11,7 @@ use quell_bench::result::Substrate;
 use quell_bench::run::interrupt_flag;
 use std::time::Duration;
 
-/// Finds how many tenants fit under each policy.
+/// Finds how many tenants fit under each side.
 ///
 /// # Errors
 /// Where the user's arguments are wrong, a result cannot be written, or a run failed or was interrupted.

@@ -70,7 +70,7 @@ fn text(replayed: &Replayed) -> String {
             let name = if number == 0 { &name } else { "" };
             let mut row = vec![
                 name.to_string(),
-                under.policy.clone(),
+                under.side.clone(),
                 table::micros(under.cpu_ms * 1e3),
                 under.switches.to_string(),
                 under.preemptions.to_string(),
@@ -107,7 +107,7 @@ mod tests {
             max_us: None,
         };
         let under = vec![Under {
-            policy: "recorded".to_string(),
+            side: "recorded".to_string(),
             cpu_ms: 1.0,
             run_delay: none.clone(),
             turnaround: none,
