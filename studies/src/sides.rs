@@ -4,7 +4,7 @@
 use crate::baselines::Cores;
 use crate::classes::{Bvt, Credit, Credit2, Oldest, Warp};
 use quell_bench::run::simulated::{Controller, Owner};
-use quell_bench::side::{Extra, Side, Sides, SimulatedSide};
+use quell_bench::side::{AddedSide, Side, Sides, SimulatedSide};
 use quell_model::Topology;
 use quell_model::config::{TenantClass, TenantSpec};
 use quell_scenario::TenantInstance;
@@ -12,14 +12,14 @@ use quell_sim::{Class, Machine};
 
 /// The sides that `quell-studies` can name: the product's, and these.
 pub const SIDES: Sides = Sides::with(&[
-    Extra(&Baseline::Credit),
-    Extra(&Baseline::Credit2),
-    Extra(&Baseline::Bvt),
-    Extra(&Baseline::Isolation),
-    Extra(&Baseline::HostAware),
-    Extra(&Baseline::Parties),
-    Extra(&Baseline::DynIso),
-    Extra(&Baseline::Ideal),
+    AddedSide(&Baseline::Credit),
+    AddedSide(&Baseline::Credit2),
+    AddedSide(&Baseline::Bvt),
+    AddedSide(&Baseline::Isolation),
+    AddedSide(&Baseline::HostAware),
+    AddedSide(&Baseline::Parties),
+    AddedSide(&Baseline::DynIso),
+    AddedSide(&Baseline::Ideal),
 ]);
 
 /// The warp, in ns, of threads of tenants that answer requests under [`Baseline::Bvt`]: about two slices, so
@@ -52,7 +52,7 @@ pub enum Baseline {
 impl Baseline {
     /// Whether it is that side.
     pub fn is(self, side: &Side) -> bool {
-        matches!(side, Side::Extra(extra) if extra.name() == self.name())
+        matches!(side, Side::Added(added) if added.name() == self.name())
     }
 }
 

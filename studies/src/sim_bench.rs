@@ -257,7 +257,7 @@ fn memory() -> anyhow::Result<u64> {
 mod tests {
     use super::*;
     use crate::sides::Baseline;
-    use quell_bench::side::Extra;
+    use quell_bench::side::AddedSide;
 
     #[test]
     fn tasks_make_the_machine_as_busy_as_stated() {
@@ -272,7 +272,7 @@ mod tests {
                 .all(|task| (1_000..=100_000).contains(&task.period_us))
         );
 
-        let side = Side::Extra(Extra(&Baseline::Ideal));
+        let side = Side::Added(AddedSide(&Baseline::Ideal));
         let case = measure(&side, 16, &tasks(16, 64), 0.5, &AtomicBool::new(false)).unwrap();
         let jobs: f64 = tasks(16, 64)
             .iter()

@@ -4,9 +4,9 @@
 //! [`SimulatedSide`]s: that crate names them by [`Sides`] of its own, and the simulator's benchmark asks a
 //! side itself for its class and its controller.
 
-mod extra;
+mod added;
 
-pub use extra::{Extra, SimulatedSide};
+pub use added::{AddedSide, SimulatedSide};
 
 use crate::result::Substrate;
 use quell_model::config::{
@@ -46,8 +46,8 @@ pub enum Side {
     Scheduler(ExternalScheduler),
     /// A scheduler that only the simulator has.
     Simulated(Simulated),
-    /// A side that another crate adds.
-    Extra(Extra),
+    /// A side that another program's catalogue adds ([`Sides::with`]).
+    Added(AddedSide),
 }
 
 /// Some of Quell's mechanisms, each at most once.
@@ -245,7 +245,7 @@ impl Side {
             Side::Composed(composition) => &composition.name,
             Side::Scheduler(scheduler) => &scheduler.name,
             Side::Simulated(simulated) => simulated.as_str(),
-            Side::Extra(extra) => extra.name(),
+            Side::Added(added) => added.name(),
         }
     }
 
@@ -299,7 +299,7 @@ impl Side {
             agent.guard = GuardMode::Off;
         }
         match self {
-            Side::Default | Side::Scheduler(_) | Side::Simulated(_) | Side::Extra(_) => {
+            Side::Default | Side::Scheduler(_) | Side::Simulated(_) | Side::Added(_) => {
                 return None;
             }
             Side::Quell => {}
@@ -363,14 +363,14 @@ impl Side {
     /// Whether the side gives tenants CPUs of their own.
     pub fn divides_cores(&self) -> bool {
         match self {
-            Side::Extra(it) => it.divides_cores(),
+            Side::Added(it) => it.divides_cores(),
             side => side.has_pools(),
         }
     }
 
     /// Whether the side acts by how far tenants are from their objectives.
     pub fn needs_objectives(&self) -> bool {
-        matches!(self, Side::Extra(it) if it.needs_objectives())
+        matches!(self, Side::Added(it) if it.needs_objectives())
     }
 
     /// Whether the side gives tenants CPUs of their own by the pools mechanism.
@@ -396,7 +396,8 @@ impl Side {
 /// The sides that a program can name: the product's sides, and the sides that the program adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sides {
-    extra: &'static [Extra],
+    /// The sides that the program adds.
+    added: &'static [AddedSide],
 }
 
 /// The names of the sides that only quell-studies can measure.
@@ -413,11 +414,11 @@ const OF_STUDIES: [&str; 8] = [
 
 impl Sides {
     /// The product's sides.
-    pub const PRODUCT: Sides = Sides { extra: &[] };
+    pub const PRODUCT: Sides = Sides { added: &[] };
 
     /// The product's sides and these.
-    pub const fn with(extra: &'static [Extra]) -> Sides {
-        Sides { extra }
+    pub const fn with(added: &'static [AddedSide]) -> Sides {
+        Sides { added }
     }
 
     /// The side of that name, or the scheduler of the user's that `NAME=COMMAND` is.
@@ -451,10 +452,10 @@ impl Sides {
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);
-                let extra = || self.extra.iter().find(|side| side.name() == name);
+                let added = || self.added.iter().find(|side| side.name() == name);
                 simulated
                     .map(Side::Simulated)
-                    .or_else(|| extra().copied().map(Side::Extra))
+                    .or_else(|| added().copied().map(Side::Added))
                     .or_else(|| Side::peer(name))
                     .or_else(|| Composition::of(name).map(Side::Composed))
                     .ok_or_else(|| self.unknown(name))
@@ -504,7 +505,7 @@ impl Sides {
         };
         for side in sides {
             match (side, on) {
-                (Side::Simulated(_) | Side::Extra(_) | Side::Default, Substrate::Sim) => {}
+                (Side::Simulated(_) | Side::Added(_) | Side::Default, Substrate::Sim) => {}
                 (Side::Scheduler(scheduler), Substrate::Sim) => match scheduler.options() {
                     Ok(_) => {}
                     Err(SideError::NotSimulated { .. }) => return Err(not_simulated(side)),
@@ -514,7 +515,7 @@ impl Sides {
                 // weights, nice values or slices there.
                 (Side::Stock | Side::Weights, Substrate::Sim) => return Err(not_simulated(side)),
                 (side, Substrate::Sim) if side.agent().is_some() => {}
-                (Side::Simulated(_) | Side::Extra(_), Substrate::Vm | Substrate::Host) => {
+                (Side::Simulated(_) | Side::Added(_), Substrate::Vm | Substrate::Host) => {
                     return Err(SideError::SimulatorOnly(side.to_string()));
                 }
                 (_, Substrate::Sim) => return Err(not_simulated(side)),
@@ -527,7 +528,7 @@ impl Sides {
     /// The names of the sides that only the simulator has.
     fn of_simulator(self) -> impl Iterator<Item = &'static str> {
         let own = Simulated::ALL.map(Simulated::as_str).into_iter();
-        own.chain(self.extra.iter().map(|side| side.name()))
+        own.chain(self.added.iter().map(|side| side.name()))
     }
 
     /// Every fixed name of these sides; `NAME=COMMAND` and composed mechanisms have none.
@@ -699,7 +700,7 @@ mod tests {
         );
     }
 
-    /// A side that another crate adds.
+    /// A side that another program's catalogue adds ([`Sides::with`]).
     struct Added;
 
     impl SimulatedSide for Added {
@@ -710,10 +711,10 @@ mod tests {
 
     #[test]
     fn another_crates_sides_are_named_where_they_are_added() {
-        let sides = Sides::with(&[Extra(&Added)]);
+        let sides = Sides::with(&[AddedSide(&Added)]);
         let list = sides.parse_list("eevdf,added").unwrap();
         assert_eq!(Side::labels(&list), ["eevdf", "added"]);
-        assert_eq!(list[1], Side::Extra(Extra(&Added)));
+        assert_eq!(list[1], Side::Added(AddedSide(&Added)));
         assert_eq!(sides.check(&list, Substrate::Sim), Ok(()));
         let error = sides.check(&list[1..], Substrate::Host).unwrap_err();
         assert!(error.to_string().contains("`added` is the simulator's"));

@@ -325,7 +325,7 @@ mod tests {
     use crate::sides::Baseline;
     use quell_bench::run::BenchOptions;
     use quell_bench::run::simulated::{check, owners};
-    use quell_bench::side::{Extra, Side, Simulated, SimulatedSide};
+    use quell_bench::side::{AddedSide, Side, Simulated, SimulatedSide};
     use quell_bench::workload::load::{Plan, request_seed};
     use quell_scenario::Scenario;
     use quell_sim::{Costs, Fair, Load, Request, Tenant, Vm};
@@ -533,7 +533,10 @@ mod tests {
             let text = format!("name = \"t\"\n[host]\ncpus = 2\n{text}");
             let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
             let options = BenchOptions {
-                sides: vec![Side::Simulated(Simulated::Eevdf), Side::Extra(Extra(side))],
+                sides: vec![
+                    Side::Simulated(Simulated::Eevdf),
+                    Side::Added(AddedSide(side)),
+                ],
                 ..BenchOptions::new(scenario, "quell".into())
             };
             let checked = check(&options);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sides::Baseline;
-use quell_bench::side::Extra;
+use quell_bench::side::AddedSide;
 
 fn simulated(host: &Host, cache_cpus: Option<u32>, steps: usize, before_s: u32) -> Vec<Vec<f64>> {
     let sides = Side::parse_list("share=quell sched --share").unwrap();
@@ -81,7 +81,7 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 /// A scheduler that knows what is due can keep to it.
 #[test]
 fn who_is_told_what_is_due_keeps_to_it() {
-    let ideal = Side::Extra(Extra(&Baseline::Ideal));
+    let ideal = Side::Added(AddedSide(&Baseline::Ideal));
     for seed in 0..30 {
         let drawn = up_to(4, Bound::ALL[seed as usize % 3]);
         let host = Host::random(seed, &drawn);

@@ -210,7 +210,7 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
         let by = match side {
             Side::Default => "the host's own scheduler",
             // It may go by tenants' classes and objectives.
-            Side::Extra(_) => "tenants",
+            Side::Added(_) => "tenants",
             side if side.agent().is_some() => "tenants",
             _ => continue,
         };

@@ -297,10 +297,10 @@ pub fn engine(
     tenants: &[&TenantSpec],
 ) -> anyhow::Result<(Box<dyn Class>, Costs)> {
     let class: Box<dyn Class> = match side {
-        Side::Extra(extra) => {
+        Side::Added(added) => {
             // A side without a class only has a controller: the host keeps its own scheduler.
-            let class = extra.class(topology, tenants);
-            let costs = if extra.costs_nothing() {
+            let class = added.class(topology, tenants);
+            let costs = if added.costs_nothing() {
                 Costs::NONE
             } else {
                 costs
@@ -329,13 +329,13 @@ pub fn engine(
 /// has a class for guests. Costs in the guest are those of the host, except for work that only the host does;
 /// the VM itself costs nothing under a side that costs nothing.
 fn vm(tenant: &ScenarioTenant, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
-    let extra = match side {
-        Side::Extra(extra) => Some(extra),
+    let added = match side {
+        Side::Added(added) => Some(added),
         _ => None,
     };
-    let class = extra.and_then(|extra| extra.guest_class());
+    let class = added.and_then(|added| added.guest_class());
     let class = class.unwrap_or_else(|| Box::new(Fair::eevdf_6_12()));
-    let free = extra.is_some_and(|extra| extra.costs_nothing());
+    let free = added.is_some_and(|added| added.costs_nothing());
     Vm {
         // Only the host does other work and generates load, and a vCPU that halts leaves its CPU to the host.
         costs: Costs {

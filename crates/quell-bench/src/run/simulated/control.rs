@@ -44,7 +44,7 @@ pub fn of(
     simulation: &mut Simulation,
 ) -> Option<Box<dyn Controller>> {
     match side {
-        Side::Extra(extra) => extra.controller(instances, owners, simulation.machine()),
+        Side::Added(added) => added.controller(instances, owners, simulation.machine()),
         side => {
             let agent = Agent::of(side, scenario, instances, owners, simulation)?;
             Some(Box::new(agent))

@@ -56,9 +56,9 @@ pub trait SimulatedSide: Sync {
 
 /// A [`SimulatedSide`] as a value. Two such values are equal if their sides have the same name.
 #[derive(Clone, Copy)]
-pub struct Extra(pub &'static dyn SimulatedSide);
+pub struct AddedSide(pub &'static dyn SimulatedSide);
 
-impl Deref for Extra {
+impl Deref for AddedSide {
     type Target = dyn SimulatedSide;
 
     fn deref(&self) -> &Self::Target {
@@ -66,16 +66,16 @@ impl Deref for Extra {
     }
 }
 
-impl fmt::Debug for Extra {
+impl fmt::Debug for AddedSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Extra").field(&self.name()).finish()
+        f.debug_tuple("AddedSide").field(&self.name()).finish()
     }
 }
 
-impl PartialEq for Extra {
-    fn eq(&self, other: &Extra) -> bool {
+impl PartialEq for AddedSide {
+    fn eq(&self, other: &AddedSide) -> bool {
         self.name() == other.name()
     }
 }
 
-impl Eq for Extra {}
+impl Eq for AddedSide {}
