@@ -24,8 +24,8 @@ mod host;
 mod kvm;
 pub mod monitor;
 pub(crate) mod proc;
+mod procfs_source;
 pub(crate) mod qemu;
-mod sampler;
 mod selector;
 mod settings;
 pub mod topology;
@@ -39,10 +39,10 @@ use bpf_source::{BpfSource, Explained};
 use discover::Discovery;
 use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
+use procfs_source::{Period, ProcfsSource};
 use quell_model::config::{self, AgentTenant, TenantSpec};
 use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
 use quell_sys::clock;
-use sampler::{Period, Sampler};
 use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl View {
 /// The source of the threads' figures.
 enum Counters {
     Bpf(Box<BpfSource>),
-    Procfs(Box<Sampler>),
+    Procfs(Box<ProcfsSource>),
 }
 
 impl Observer {
@@ -128,7 +128,10 @@ impl Observer {
             Err(reason) if preference == Preference::Bpf => {
                 return Err(ObserveError::Bpf { reason });
             }
-            Err(reason) => (Counters::Procfs(Box::new(Sampler::new()?)), Some(reason)),
+            Err(reason) => (
+                Counters::Procfs(Box::new(ProcfsSource::new()?)),
+                Some(reason),
+            ),
         };
         let mut observer = Observer {
             preference,
@@ -242,7 +245,7 @@ impl Observer {
                     },
                 )
             }
-            Counters::Procfs(sampler) => {
+            Counters::Procfs(procfs) => {
                 self.view.discovery.relist()?;
                 self.view.discovery.step()?;
                 let time_ns = clock::monotonic_ns();
@@ -253,7 +256,7 @@ impl Observer {
                 };
                 self.boottime_ns = clock::boottime_ns();
                 let threads =
-                    sampler.sample(&mut self.view.discovery, self.view.names.len(), period)?;
+                    procfs.sample(&mut self.view.discovery, self.view.names.len(), period)?;
                 let (cpus, changed) = (self.host.proc_times()?, self.view.discovery.take_changed());
                 (
                     (length_ns, time_ns),

@@ -24,7 +24,7 @@ use quell_model::{CpuId, Pid, ReadyTime, ThreadId, ThreadRole, ThreadSample, Thr
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) struct Sampler {
+pub(crate) struct ProcfsSource {
     threads: BTreeMap<ThreadId, Thread>,
     /// Whether the kernel keeps `schedstat`.
     schedstat: bool,
@@ -62,8 +62,8 @@ pub(crate) struct Period {
     pub(crate) start_boottime_ns: u64,
 }
 
-impl Sampler {
-    pub(crate) fn new() -> Result<Sampler, ObserveError> {
+impl ProcfsSource {
+    pub(crate) fn new() -> Result<ProcfsSource, ObserveError> {
         let mut reader = Reader::default();
         let own = reader.read(format_args!("/proc/thread-self/schedstat"))?;
         // The caller was given a CPU at least once, so 0 means that the kernel does not count.
@@ -71,7 +71,7 @@ impl Sampler {
             .and_then(proc::parse_schedstat)
             .is_some_and(|(_, _, switches)| switches > 0);
         let (threads, settings) = (BTreeMap::new(), SettingsReader::default());
-        Ok(Sampler {
+        Ok(ProcfsSource {
             threads,
             schedstat,
             settings,
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn of_the_threads_that_want_a_cpu_the_one_that_ran_longest_has_it() {
-        let mut sampler = Sampler::new().unwrap();
+        let mut source = ProcfsSource::new().unwrap();
         let period = Period {
             length_ns: 1_000_000_000,
             start_boottime_ns: 0,
@@ -418,7 +418,7 @@ mod tests {
         let start = std::time::Instant::now();
         while start.elapsed() < std::time::Duration::from_millis(50) {}
         let own = nix::unistd::gettid().as_raw() as u32;
-        let seen = sampler
+        let seen = source
             .thread(pid, own, period, |_| ThreadRole::Ordinary)
             .unwrap()
             .unwrap();
