@@ -1,12 +1,12 @@
 //! A tenant of a scenario: the service that the tenant is owed, and what its threads do.
 
 use crate::app::App;
+use crate::cpus;
 use crate::group::CpuMax;
 use crate::program::{Load, ThreadProgram};
-use quell_model::config::table::{self, Table, read_into};
+use quell_model::config::table::{self, Keys, Table};
 use quell_model::config::{ConfigError, Selectors, TenantKind, TenantSpec};
 use quell_model::{CpuSet, TenantName};
-use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
 
@@ -40,20 +40,6 @@ pub struct ScenarioTenant {
     /// The requests that the tenant gets.
     pub load: Option<Load>,
 }
-
-/// The keys of a scenario's tenant that no other file has.
-pub(crate) const SCENARIO_KEYS: [&str; 10] = [
-    "count",
-    "within",
-    "own_cgroup",
-    "max",
-    "cpus",
-    "emulator_cpus",
-    "queues",
-    "app",
-    "thread",
-    "load",
-];
 
 impl Default for ScenarioTenant {
     fn default() -> Self {
@@ -100,32 +86,18 @@ impl ScenarioTenant {
 }
 
 impl Table for ScenarioTenant {
-    fn keys() -> Vec<&'static str> {
-        [TenantSpec::keys(), SCENARIO_KEYS.to_vec()].concat()
-    }
-
-    fn required() -> Vec<&'static str> {
-        TenantSpec::required()
-    }
-
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        match key {
-            "count" => read_into(&mut self.count, values),
-            "within" => read_into(&mut self.within, values),
-            "own_cgroup" => read_into(&mut self.own_cgroup, values),
-            "max" => read_into(&mut self.max, values),
-            "cpus" => read_cpus(&mut self.cpus, values),
-            "emulator_cpus" => read_cpus(&mut self.emulator_cpus, values),
-            "queues" => read_into(&mut self.queues, values),
-            "app" => read_into(&mut self.app, values),
-            "thread" => read_into(&mut self.threads, values),
-            "load" => read_into(&mut self.load, values),
-            _ => self.spec.read(key, values),
-        }
+    fn fields<'de, D: Deserializer<'de>>(&mut self, keys: &mut Keys<D>) -> Result<(), D::Error> {
+        self.spec.fields(keys)?;
+        keys.optional("count", &mut self.count)?;
+        keys.optional("within", &mut self.within)?;
+        keys.optional("own_cgroup", &mut self.own_cgroup)?;
+        keys.optional("max", &mut self.max)?;
+        keys.read_by(cpus::deserialize, "cpus", &mut self.cpus)?;
+        keys.read_by(cpus::deserialize, "emulator_cpus", &mut self.emulator_cpus)?;
+        keys.optional("queues", &mut self.queues)?;
+        keys.optional("app", &mut self.app)?;
+        keys.optional("thread", &mut self.threads)?;
+        keys.optional("load", &mut self.load)
     }
 }
 
@@ -133,17 +105,6 @@ impl<'de> Deserialize<'de> for ScenarioTenant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         table::read(deserializer)
     }
-}
-
-/// Reads numbers or ranges of CPUs.
-fn read_cpus<'de, M: MapAccess<'de>>(
-    field: &mut Option<CpuSet>,
-    values: &mut M,
-) -> Result<(), M::Error> {
-    #[derive(Deserialize)]
-    struct Cpus(#[serde(deserialize_with = "crate::cpus::deserialize")] Option<CpuSet>);
-    *field = values.next_value::<Cpus>()?.0;
-    Ok(())
 }
 
 /// Checks the `count` of the tenant at `key`.
@@ -157,7 +118,7 @@ pub(crate) fn check_count(count: u32, file: &Path, key: &str) -> Result<(), Conf
 
 /// Why a key of a tenant is unknown in a scenario, if another file has it.
 pub(crate) fn of_other_files(key: &str) -> Option<&'static str> {
-    let selects = Selectors::keys().contains(&key);
+    let selects = table::keys::<Selectors>().contains(&key);
     selects.then_some(
         "selects processes of a live host and belongs into quell.toml; a scenario \
          starts its tenants itself, from `app` or `[[tenant.thread]]`",
@@ -202,7 +163,10 @@ mod tests {
 
     #[test]
     fn a_key_of_a_scenario_in_quell_toml_is_explained_where_it_stands() {
-        assert_eq!(OF_SCENARIOS.map(|(key, _)| key), SCENARIO_KEYS);
+        let every_file = table::keys::<TenantSpec>();
+        let keys = table::keys::<ScenarioTenant>();
+        let own = keys.into_iter().filter(|key| !every_file.contains(key));
+        assert!(own.eq(OF_SCENARIOS.map(|(key, _)| key)));
         for (key, value) in OF_SCENARIOS {
             let text = format!("[[tenant]]\nname = \"a\"\npid = 1\n{key} = {value}\n");
             let error = AgentFile::parse(Path::new("q.toml"), &text).unwrap_err();
@@ -214,7 +178,10 @@ mod tests {
 
     #[test]
     fn a_selector_in_a_scenario_is_explained_where_it_stands() {
-        assert_eq!(SELECTORS.map(|(key, _)| key).to_vec(), Selectors::keys());
+        assert_eq!(
+            SELECTORS.map(|(key, _)| key).to_vec(),
+            table::keys::<Selectors>()
+        );
         for (key, value) in SELECTORS {
             let text = format!("name = \"s\"\n[[tenant]]\nname = \"a\"\n{key} = {value}\n");
             let error = Scenario::parse(Path::new("s.toml"), &text).unwrap_err();

@@ -3,6 +3,7 @@
 //! Serde's `flatten` would buffer such a table: an unknown key would pass, and an error in a value would name
 //! neither its key nor its line. [`read`] hands each value to the type that declares its key.
 
+use serde::de::value::{self, UnitDeserializer};
 use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -10,63 +11,92 @@ use std::marker::PhantomData;
 
 /// A table, or a part of one, that is filled key by key. Its default has the default of every key.
 pub trait Table: Default {
-    /// The keys, in the order in which messages list them.
-    fn keys() -> Vec<&'static str>;
-
-    /// The keys that must be given.
-    fn required() -> Vec<&'static str> {
-        Vec::new()
-    }
-
-    /// Reads the value of one of the keys; `values` stands at the value.
+    /// Names every key with the field that it fills, in the order in which messages list the keys.
     ///
     /// # Errors
-    /// The value does not fit the key, or the key is none of [`Table::keys`].
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error>;
+    /// The value that `keys` has for one of them does not fit.
+    fn fields<'de, D: Deserializer<'de>>(&mut self, keys: &mut Keys<D>) -> Result<(), D::Error>;
 }
 
 /// One table that two types declare, with no key in common.
 impl<A: Table, B: Table> Table for (A, B) {
-    fn keys() -> Vec<&'static str> {
-        [A::keys(), B::keys()].concat()
+    fn fields<'de, D: Deserializer<'de>>(&mut self, keys: &mut Keys<D>) -> Result<(), D::Error> {
+        self.0.fields(keys)?;
+        self.1.fields(keys)
     }
+}
 
-    fn required() -> Vec<&'static str> {
-        [A::required(), B::required()].concat()
-    }
+/// The keys that a [`Table`] names, and a value for one of them.
+pub struct Keys<D> {
+    names: Vec<&'static str>,
+    required: Vec<&'static str>,
+    /// A key and its value, until a table names the key.
+    value: Option<(&'static str, D)>,
+}
 
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        if A::keys().contains(&key) {
-            self.0.read(key, values)
-        } else {
-            self.1.read(key, values)
+impl<'de, D: Deserializer<'de>> Keys<D> {
+    fn new(value: Option<(&'static str, D)>) -> Keys<D> {
+        Keys {
+            names: Vec::new(),
+            required: Vec::new(),
+            value,
         }
     }
+
+    /// Names a key that must be given.
+    ///
+    /// # Errors
+    /// The value is this key's and no `T`.
+    pub fn required<T: Deserialize<'de>>(
+        &mut self,
+        name: &'static str,
+        field: &mut T,
+    ) -> Result<(), D::Error> {
+        self.required.push(name);
+        self.optional(name, field)
+    }
+
+    /// Names a key that may be left out.
+    ///
+    /// # Errors
+    /// The value is this key's and no `T`.
+    pub fn optional<T: Deserialize<'de>>(
+        &mut self,
+        name: &'static str,
+        field: &mut T,
+    ) -> Result<(), D::Error> {
+        self.read_by(T::deserialize, name, field)
+    }
+
+    /// Names a key that may be left out and whose value `read` reads.
+    ///
+    /// # Errors
+    /// The value is this key's and `read` fails.
+    pub fn read_by<T>(
+        &mut self,
+        read: impl FnOnce(D) -> Result<T, D::Error>,
+        name: &'static str,
+        field: &mut T,
+    ) -> Result<(), D::Error> {
+        self.names.push(name);
+        if let Some((_, value)) = self.value.take_if(|(key, _)| *key == name) {
+            *field = read(value)?;
+        }
+        Ok(())
+    }
 }
 
-/// Reads the next value of a table into `field`.
-///
-/// # Errors
-/// The value is no `T`.
-pub fn read_into<'de, T: Deserialize<'de>, M: MapAccess<'de>>(
-    field: &mut T,
-    values: &mut M,
-) -> Result<(), M::Error> {
-    *field = values.next_value()?;
-    Ok(())
+/// The keys of a table, in the order in which messages list them.
+pub fn keys<T: Table>() -> Vec<&'static str> {
+    named::<T>().names
 }
 
-/// The error of a [`Table::read`] for a key that the table does not have.
-pub fn foreign<E: Error>(key: &str) -> E {
-    E::custom(format!("the table has no key `{key}`"))
+/// What a table names, without a value.
+fn named<T: Table>() -> Keys<UnitDeserializer<value::Error>> {
+    let mut keys = Keys::new(None);
+    // Only reading a value can fail.
+    let _ = T::default().fields(&mut keys);
+    keys
 }
 
 /// Reads a whole table. It is the `deserialize` of types that are a [`Table`].
@@ -87,20 +117,36 @@ impl<'de, T: Table> Visitor<'de> for TableVisitor<T> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut values: M) -> Result<T, M::Error> {
-        let keys = T::keys();
+        let known = named::<T>();
         let mut table = T::default();
         let mut given: Vec<&'static str> = Vec::new();
-        while let Some(key) = values.next_key_seed(OneOf(&keys))? {
+        while let Some(key) = values.next_key_seed(OneOf(&known.names))? {
             if given.contains(&key) {
                 return Err(M::Error::duplicate_field(key));
             }
             given.push(key);
-            table.read(key, &mut values)?;
+            let table = &mut table;
+            values.next_value_seed(ValueOf { key, table })?;
         }
-        match T::required().iter().find(|key| !given.contains(key)) {
+        match known.required.iter().find(|key| !given.contains(key)) {
             Some(missing) => Err(M::Error::missing_field(missing)),
             None => Ok(table),
         }
+    }
+}
+
+/// Reads the value of a key into the table's field.
+struct ValueOf<'a, T> {
+    key: &'static str,
+    table: &'a mut T,
+}
+
+impl<'de, T: Table> DeserializeSeed<'de> for ValueOf<'_, T> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let value = Some((self.key, deserializer));
+        self.table.fields(&mut Keys::new(value))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::ConfigError;
 use super::server::Criticality;
-use super::table::{self, Table, foreign, read_into};
+use super::table::{self, Keys, Table};
 use crate::{TenantName, TenantWeight};
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -162,43 +162,17 @@ impl TenantSpec {
 }
 
 impl Table for TenantSpec {
-    fn keys() -> Vec<&'static str> {
-        vec![
-            "name",
-            "kind",
-            "class",
-            "weight",
-            "vcpus",
-            "criticality",
-            "period_ms",
-            "budget_ms",
-            "pessimistic_budget_ms",
-            "objective",
-        ]
-    }
-
-    fn required() -> Vec<&'static str> {
-        vec!["name"]
-    }
-
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        match key {
-            "name" => read_into(&mut self.name, values),
-            "kind" => read_into(&mut self.kind, values),
-            "class" => read_into(&mut self.class, values),
-            "weight" => read_into(&mut self.weight, values),
-            "vcpus" => read_into(&mut self.vcpus, values),
-            "criticality" => read_into(&mut self.criticality, values),
-            "period_ms" => read_into(&mut self.period_ms, values),
-            "budget_ms" => read_into(&mut self.budget_ms, values),
-            "pessimistic_budget_ms" => read_into(&mut self.pessimistic_budget_ms, values),
-            "objective" => read_into(&mut self.objective, values),
-            _ => Err(foreign(key)),
-        }
+    fn fields<'de, D: Deserializer<'de>>(&mut self, keys: &mut Keys<D>) -> Result<(), D::Error> {
+        keys.required("name", &mut self.name)?;
+        keys.optional("kind", &mut self.kind)?;
+        keys.optional("class", &mut self.class)?;
+        keys.optional("weight", &mut self.weight)?;
+        keys.optional("vcpus", &mut self.vcpus)?;
+        keys.optional("criticality", &mut self.criticality)?;
+        keys.optional("period_ms", &mut self.period_ms)?;
+        keys.optional("budget_ms", &mut self.budget_ms)?;
+        keys.optional("pessimistic_budget_ms", &mut self.pessimistic_budget_ms)?;
+        keys.optional("objective", &mut self.objective)
     }
 }
 
@@ -235,33 +209,15 @@ impl Selectors {
 }
 
 impl Table for Selectors {
-    fn keys() -> Vec<&'static str> {
-        vec!["pid", "cgroup", "unit", "exe", "cmdline", "libvirt"]
-    }
-
-    fn read<'de, M: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        values: &mut M,
-    ) -> Result<(), M::Error> {
-        match key {
-            "pid" => {
-                self.pid = values.next_value::<Pids>()?.0;
-                Ok(())
-            }
-            "cgroup" => read_into(&mut self.cgroup, values),
-            "unit" => read_into(&mut self.unit, values),
-            "exe" => read_into(&mut self.exe, values),
-            "cmdline" => read_into(&mut self.cmdline, values),
-            "libvirt" => read_into(&mut self.libvirt, values),
-            _ => Err(foreign(key)),
-        }
+    fn fields<'de, D: Deserializer<'de>>(&mut self, keys: &mut Keys<D>) -> Result<(), D::Error> {
+        keys.read_by(one_or_many, "pid", &mut self.pid)?;
+        keys.optional("cgroup", &mut self.cgroup)?;
+        keys.optional("unit", &mut self.unit)?;
+        keys.optional("exe", &mut self.exe)?;
+        keys.optional("cmdline", &mut self.cmdline)?;
+        keys.optional("libvirt", &mut self.libvirt)
     }
 }
-
-/// Process ids: `pid = 1234` or `pid = [1234, 1235]`.
-#[derive(Deserialize)]
-struct Pids(#[serde(deserialize_with = "one_or_many")] Vec<u32>);
 
 /// Reads one process id or a list of them.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
