@@ -130,6 +130,14 @@ fn mistakes_are_named_with_file_key_and_remedy() {
         ),
         (tenant("pid = [-1]"), &["tenant[0].pid", "-1"]),
         (
+            tenant("pid = 0"),
+            &["tenant[0].pid", "0 is outside 1 to 4194303"],
+        ),
+        (
+            tenant("pid = [1, 4194304]"),
+            &["tenant[0].pid", "4194304 is outside 1 to 4194303"],
+        ),
+        (
             tenant("pid = \"x\""),
             &["tenant[0].pid", "a process id such as 1234"],
         ),

@@ -219,6 +219,23 @@ impl Table for Selectors {
     }
 }
 
+/// A process id that Linux may give: 1 to PID_MAX_LIMIT less 1.
+#[derive(Deserialize)]
+#[serde(try_from = "i64")]
+struct Pid(u32);
+
+impl TryFrom<i64> for Pid {
+    type Error = String;
+
+    fn try_from(pid: i64) -> Result<Pid, String> {
+        let within = u32::try_from(pid).ok();
+        let within = within.filter(|pid| (1..=4_194_303).contains(pid));
+        within
+            .map(Pid)
+            .ok_or_else(|| format!("{pid} is outside 1 to 4194303"))
+    }
+}
+
 /// Reads one process id or a list of them.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     struct PidsVisitor;
@@ -230,20 +247,16 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D
         }
 
         fn visit_i64<E: Error>(self, pid: i64) -> Result<Vec<u32>, E> {
-            let pid = u32::try_from(pid);
-            pid.map(|pid| vec![pid])
-                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+            Ok(vec![Pid::try_from(pid).map_err(E::custom)?.0])
         }
 
         fn visit_u64<E: Error>(self, pid: u64) -> Result<Vec<u32>, E> {
-            let pid = u32::try_from(pid);
-            pid.map(|pid| vec![pid])
-                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+            self.visit_i64(pid.try_into().unwrap_or(i64::MAX))
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
             let mut pids = Vec::new();
-            while let Some(pid) = list.next_element()? {
+            while let Some(Pid(pid)) = list.next_element()? {
                 pids.push(pid);
             }
             Ok(pids)
