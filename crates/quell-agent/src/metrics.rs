@@ -420,14 +420,21 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use crate::wire::PeriodCost;
-    use quell_model::{PoolsPlan, Promise, Verdict};
-    use std::collections::BTreeMap;
+    use quell_model::{EffectInterval, GuestSample, Lever, PoolsPlan, Promise, Verdict};
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::Path;
 
-    #[test]
-    fn every_figure_of_the_shared_state_is_there_with_its_unit() {
+    /// The metrics of an agent with every figure.
+    fn all() -> String {
         let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
+        now.tenants[1].guest = Some(GuestSample {
+            at_ns: 0,
+            used_ns: 0,
+            switches: 0,
+            online: 2,
+        });
         let mut plan = plan_with_reasons(&now, 1);
         plan.tenants[0].promise = Some(Promise::Kept {
             cpus: Vec::new(),
@@ -456,6 +463,21 @@ mod tests {
                 }],
             },
         });
+        plan.effects = Arc::new(vec![Effect {
+            lever: Lever::Feedback,
+            acts: true,
+            finding: Finding::Helps,
+            since_ns: 0,
+            next_ns: 0,
+            pairs: 7,
+            void: 0,
+            responses: Some(EffectInterval {
+                ratio: 0.5,
+                low: 0.25,
+                high: 0.75,
+            }),
+            tenants: Vec::new(),
+        }]);
         state.broke(&BTreeMap::from([("a".into(), 3)]));
         let cost = PeriodCost {
             observe_us: 1500,
@@ -463,7 +485,12 @@ mod tests {
             act_us: 0,
         };
         state.publish(now, plan, None, cost);
-        let text = encode(&state).unwrap();
+        encode(&state).unwrap()
+    }
+
+    #[test]
+    fn every_figure_of_the_shared_state_is_there_with_its_unit() {
+        let text = all();
         for line in [
             "# TYPE quell_periods counter",
             "quell_periods_total 1",
@@ -471,9 +498,12 @@ mod tests {
             r#"quell_source_info{source="bpf"} 1"#,
             r#"quell_last_period_seconds{step="observe"} 0.0015"#,
             r#"quell_decisions_total{rule="latency_lowered"} 3"#,
+            r#"quell_lever_pairs{lever="feedback"} 7"#,
+            r#"quell_lever_response_ratio{lever="feedback",bound="low"} 0.25"#,
             r#"quell_tenant_threads{tenant="a"} 2"#,
             r#"quell_tenant_broken_promises_total{tenant="a"} 3"#,
             r#"quell_tenant_cpus{tenant="b"} 3"#,
+            r#"quell_tenant_online_vcpus{tenant="b"} 2"#,
             r#"quell_pool_cpus{pool="idle"} 5"#,
             r#"quell_verdict{advice="hold"} 1"#,
             r#"quell_verdict{advice="accept"} 0"#,
@@ -491,5 +521,65 @@ mod tests {
                 "no line `{line}` in\n{text}"
             );
         }
+    }
+
+    /// A metric's name, its type, and the names of its labels.
+    type Metric = (String, String, BTreeSet<String>);
+
+    /// The metrics of a text for Prometheus.
+    fn encoded(text: &str) -> BTreeSet<Metric> {
+        let mut kind = "";
+        let mut metrics = BTreeSet::new();
+        for line in text.lines() {
+            if let Some(described) = line.strip_prefix("# TYPE ") {
+                kind = described.split(' ').nth(1).unwrap();
+            }
+            if line.starts_with('#') {
+                continue;
+            }
+            let (name, labels) = match line.split_once('{') {
+                Some((name, rest)) => (name, rest.split('}').next().unwrap()),
+                None => (line.split(' ').next().unwrap(), ""),
+            };
+            let labels = labels.split(',').filter_map(|label| label.split_once('='));
+            let labels = labels.map(|(label, _)| label.to_string()).collect();
+            metrics.insert((name.to_string(), kind.to_string(), labels));
+        }
+        metrics
+    }
+
+    /// The metrics that the reference's tables list.
+    fn referenced(reference: &str) -> BTreeSet<Metric> {
+        let mut of_tenants = false;
+        let mut metrics = BTreeSet::new();
+        for line in reference.lines() {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            match cells[..] {
+                [_, "metric", _, labels, ..] => of_tenants = labels == "more labels",
+                [_, name, kind, labels, ..] if name.starts_with("`quell_") => {
+                    let labels = labels.split('`').skip(1).step_by(2);
+                    let labels = labels.chain(of_tenants.then_some("tenant"));
+                    let labels = labels.map(String::from).collect();
+                    metrics.insert((name.trim_matches('`').to_string(), kind.to_string(), labels));
+                }
+                _ => {}
+            }
+        }
+        metrics
+    }
+
+    #[test]
+    fn the_reference_lists_the_metrics_and_no_others() {
+        let reference =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+        let listed = referenced(&std::fs::read_to_string(reference).unwrap());
+        let encoded = encoded(&all());
+        let unlisted: Vec<_> = encoded.difference(&listed).collect();
+        let unknown: Vec<_> = listed.difference(&encoded).collect();
+        assert!(
+            unlisted.is_empty() && unknown.is_empty(),
+            "not in docs/reference/metrics.md: {unlisted:?}; only there: {unknown:?}"
+        );
+        assert!(listed.len() > 20, "{listed:?}");
     }
 }

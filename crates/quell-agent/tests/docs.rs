@@ -5,10 +5,12 @@
 use quell_agent::{client::Client, parse, wire};
 use quell_model::config::{
     AgentFile, AgentSettings, AgentTenant, AsymmetrySettings, CriticalitySettings, Objective,
+    Selectors, TenantSpec, table,
 };
 use quell_model::{Effect, EffectInterval, Finding, Lever};
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,6 +81,172 @@ fn every_default_in_the_reference_is_the_default() {
         let same = told == *value || told.as_f64().is_some_and(|t| Some(t) == value.as_f64());
         assert!(same, "{row}: the default is {value}");
     }
+}
+
+/// A file with every key that has a number. A tenant's key is tried in the first tenant that has it.
+const NUMBERS: &str = r#"
+[agent]
+policy = ["criticality"]
+
+[[tenant]]
+name = "low"
+pid = 1
+weight = 200
+vcpus = 3
+criticality = "low"
+period_ms = 100.0
+budget_ms = 0.1
+objective = { p99_ms = 10.0 }
+
+[[tenant]]
+name = "high"
+pid = 1
+criticality = "high"
+period_ms = 100.0
+budget_ms = 1.0
+pessimistic_budget_ms = 1.0
+"#;
+
+/// The ranges that the reference states, by table and key.
+fn stated_ranges(reference: &str) -> BTreeMap<(String, String), String> {
+    let mut ranges = BTreeMap::new();
+    let (mut table, mut column) = ("", None);
+    for line in reference.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            table = heading.trim_matches(['[', ']']);
+        }
+        if !line.starts_with('|') {
+            column = None;
+            continue;
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match column {
+            None => column = cells.iter().position(|cell| *cell == "range"),
+            Some(at) if !cells[at].is_empty() && !cells[at].starts_with('-') => {
+                let key = cells[1].trim_matches('`');
+                ranges.insert((table.to_string(), key.to_string()), cells[at].to_string());
+            }
+            Some(_) => {}
+        }
+    }
+    ranges
+}
+
+/// The place of every number in a file, as in `/tenant/0/weight`.
+fn numbers(value: &toml::Value, at: &str) -> Vec<String> {
+    match value {
+        toml::Value::Integer(_) | toml::Value::Float(_) => vec![at.to_string()],
+        toml::Value::Table(table) => {
+            let inner = |(key, value)| numbers(value, &format!("{at}/{key}"));
+            table.iter().flat_map(inner).collect()
+        }
+        toml::Value::Array(list) => {
+            let inner = |(index, value)| numbers(value, &format!("{at}/{index}"));
+            list.iter().enumerate().flat_map(inner).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The value at a place.
+fn at<'a>(file: &'a mut toml::Value, place: &str) -> &'a mut toml::Value {
+    let steps = place.split('/').skip(1);
+    steps.fold(file, |value, step| match step.parse::<usize>() {
+        Ok(index) => &mut value[index],
+        Err(_) => &mut value[step],
+    })
+}
+
+/// Whether a file is right with this number at a place.
+fn is_right_with(mut file: toml::Value, place: &str, number: f64) -> bool {
+    let value = at(&mut file, place);
+    *value = match value {
+        toml::Value::Integer(_) => toml::Value::Integer(number as i64),
+        _ => toml::Value::Float(number),
+    };
+    parse(Path::new("q"), &toml::to_string(&file).unwrap()).is_ok()
+}
+
+/// A range of numbers.
+struct Range {
+    least: f64,
+    /// Whether the least number is in the range.
+    closed: bool,
+    greatest: Option<f64>,
+}
+
+impl Range {
+    /// The range that a text such as `1 to 10`, `from 1` or `above 0` states for the number at a place. An
+    /// end is a number, or the name of a key beside that place.
+    fn stated(text: &str, file: &toml::Value, place: &str) -> Range {
+        let (beside, _) = place.rsplit_once('/').unwrap();
+        let end = |end: &str| match end.strip_prefix('`') {
+            Some(key) => {
+                let other = format!("{beside}/{}", key.trim_end_matches('`'));
+                let other = at(&mut file.clone(), &other).clone();
+                let whole = other.as_integer().map(|it| it as f64);
+                whole.or(other.as_float()).unwrap()
+            }
+            None => end.parse().unwrap(),
+        };
+        let (least, greatest) = match text.split_once(" to ") {
+            Some((least, greatest)) => (least, Some(end(greatest))),
+            None => (text, None),
+        };
+        let above = least.strip_prefix("above ");
+        Range {
+            least: end(above.unwrap_or(least.trim_start_matches("from "))),
+            closed: above.is_none(),
+            greatest,
+        }
+    }
+}
+
+#[test]
+fn every_range_in_the_reference_is_the_range() {
+    let file = parse(Path::new("q"), NUMBERS).unwrap();
+    let file = toml::Value::try_from(&file).unwrap();
+    for key in table::keys::<(TenantSpec, Selectors)>() {
+        let tenants = file["tenant"].as_array().unwrap();
+        let text = ["cgroup", "unit", "exe", "cmdline", "libvirt"].contains(&key);
+        let given = tenants.iter().any(|tenant| tenant.get(key).is_some());
+        assert!(text || given, "the tenants here do not have `{key}`");
+    }
+    let mut untried = stated_ranges(&read("docs/reference/configuration.md"));
+    let mut tried = BTreeSet::new();
+    for place in numbers(&file, "") {
+        let mut steps = place.split('/').skip(1);
+        let table = steps.next().unwrap().to_string();
+        let key = steps.find(|step| step.parse::<usize>().is_err()).unwrap();
+        let key = (table, key.to_string());
+        if !tried.insert(key.clone()) {
+            continue;
+        }
+        let stated = untried.remove(&key);
+        let stated = stated.unwrap_or_else(|| panic!("the reference states no range of {key:?}"));
+        let range = Range::stated(&stated, &file, &place);
+        let step = match at(&mut file.clone(), &place) {
+            toml::Value::Integer(_) => 1.0,
+            _ => 0.001,
+        };
+        let mut expected = vec![
+            (range.least - step, false),
+            (range.least, range.closed),
+            (range.least + step, true),
+        ];
+        if let Some(greatest) = range.greatest {
+            expected.extend([(greatest, true), (greatest + step, false)]);
+        }
+        for (number, right) in expected {
+            let is_right = is_right_with(file.clone(), &place, number);
+            assert_eq!(is_right, right, "{place} is {stated}: {number}");
+        }
+    }
+    assert!(
+        untried.is_empty(),
+        "no number has these ranges: {untried:?}"
+    );
+    assert!(tried.len() > 20, "{tried:?}");
 }
 
 #[test]
@@ -195,7 +363,9 @@ fn the_reference_names_the_default_socket() {
     assert!(read("docs/reference/configuration.md").contains(quell_agent::DEFAULT_CONFIG));
 }
 
-/// The names that follow where metrics are written, without prefix and suffix.
+/// Every metric is in the reference, by its name where it is written, without prefix and suffix. A test in
+/// `metrics.rs` finds the metrics that the reference lists and the agent lacks; it sees only metrics of which
+/// its agent has a figure.
 #[test]
 fn every_metric_is_in_its_reference() {
     let code = read("crates/quell-agent/src/metrics.rs");
@@ -207,8 +377,10 @@ fn every_metric_is_in_its_reference() {
             continue;
         };
         let name = name.split('"').next().unwrap();
+        let suffixes = ["", "_total", "_seconds", "_seconds_total", "_bytes"];
+        let names = suffixes.map(|suffix| format!("`quell_{name}{suffix}`"));
         assert!(
-            reference.contains(&format!("`quell_{name}")),
+            names.iter().any(|name| reference.contains(name)),
             "docs/reference/metrics.md does not tell of `quell_{name}`"
         );
         metrics += 1;
