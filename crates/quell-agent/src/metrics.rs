@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use quell_model::{Advice, CpuSet, Effect, Finding, GroupPlan, WhatIf};
+use quell_model::{Advice, CpuSet, Effect, Finding, GroupPlan, PoolsPlan, WhatIf};
 use quell_sys::clock::monotonic_ns;
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +50,13 @@ impl Collector for Metrics {
             &rules,
         )?;
         effects(&mut to, &status)?;
-        tenants(&mut to, &status, &self.0.total().tenants)
+        tenants(&mut to, &status)?;
+        if let Some(plan) = &status.pools {
+            pools(&mut to, plan)?;
+        }
+        let totals = &self.0.total().tenants;
+        times(&mut to, totals)?;
+        waits(&mut to, totals)
     }
 }
 
@@ -190,7 +196,7 @@ fn effects(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
     )
 }
 
-fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -> fmt::Result {
+fn tenants(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
     let threads: Vec<_> = status
         .tenants
         .iter()
@@ -228,63 +234,68 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
         help,
         None,
         &online.collect::<Vec<_>>(),
+    )
+}
+
+fn pools(to: &mut DescriptorEncoder, pools: &PoolsPlan) -> fmt::Result {
+    let count = |name: &'static str, cpus: &CpuSet| ([("pool", name)], cpus.len() as i64);
+    let all = [
+        count("emulators", &pools.emulators),
+        count("idle", &pools.idle),
+        count("left", &pools.left),
+    ];
+    gauges(to, "pool_cpus", "CPUs of no virtual machine.", None, &all)?;
+    let is = |advice: Advice| {
+        (
+            [("advice", advice.as_str())],
+            i64::from(advice == pools.verdict.advice),
+        )
+    };
+    let all = [Advice::Accept, Advice::Hold, Advice::Migrate].map(is);
+    gauges(
+        to,
+        "verdict",
+        "Whether the host can take more virtual machines.",
+        None,
+        &all,
     )?;
-    if let Some(pools) = &status.pools {
-        let count = |name: &'static str, cpus: &CpuSet| ([("pool", name)], cpus.len() as i64);
-        let all = [
-            count("emulators", &pools.emulators),
-            count("idle", &pools.idle),
-            count("left", &pools.left),
-        ];
-        gauges(to, "pool_cpus", "CPUs of no virtual machine.", None, &all)?;
-        let is = |advice: Advice| {
-            (
-                [("advice", advice.as_str())],
-                i64::from(advice == pools.verdict.advice),
-            )
-        };
-        let all = [Advice::Accept, Advice::Hold, Advice::Migrate].map(is);
-        gauges(
-            to,
-            "verdict",
-            "Whether the host can take more virtual machines.",
-            None,
-            &all,
-        )?;
-        let verdict = &pools.verdict;
-        let left_s = verdict.until_ns.saturating_sub(monotonic_ns()) as f64 / 1e9;
-        let help = "For how long the verdict is good unless another one is given.";
-        gauge(to, "verdict_good_for", help, Some(Unit::Seconds), left_s)?;
-        let of = |what: fn(&WhatIf) -> i64| -> Vec<_> {
-            let all = verdict.what_if.iter();
-            all.map(|it| ([("tenant", it.name.as_str())], what(it)))
-                .collect()
-        };
-        let help = "CPUs that the virtual machine's leaving would give back.";
-        gauges(
-            to,
-            "without_tenant_freed_cpus",
-            help,
-            None,
-            &of(|it| it.frees.into()),
-        )?;
-        let help = "CPUs that others would still lack without the virtual machine.";
-        gauges(
-            to,
-            "without_tenant_lacking_cpus",
-            help,
-            None,
-            &of(|it| it.lacking.into()),
-        )?;
-        let help = "Cores that would idle without the virtual machine.";
-        gauges(
-            to,
-            "without_tenant_idle_cores",
-            help,
-            None,
-            &of(|it| it.idle_cores as i64),
-        )?;
-    }
+    let verdict = &pools.verdict;
+    let left_s = verdict.until_ns.saturating_sub(monotonic_ns()) as f64 / 1e9;
+    let help = "For how long the verdict is good unless another one is given.";
+    gauge(to, "verdict_good_for", help, Some(Unit::Seconds), left_s)?;
+    let of = |what: fn(&WhatIf) -> i64| -> Vec<_> {
+        let all = verdict.what_if.iter();
+        all.map(|it| ([("tenant", it.name.as_str())], what(it)))
+            .collect()
+    };
+    let help = "CPUs that the virtual machine's leaving would give back.";
+    gauges(
+        to,
+        "without_tenant_freed_cpus",
+        help,
+        None,
+        &of(|it| it.frees.into()),
+    )?;
+    let help = "CPUs that others would still lack without the virtual machine.";
+    gauges(
+        to,
+        "without_tenant_lacking_cpus",
+        help,
+        None,
+        &of(|it| it.lacking.into()),
+    )?;
+    let help = "Cores that would idle without the virtual machine.";
+    gauges(
+        to,
+        "without_tenant_idle_cores",
+        help,
+        None,
+        &of(|it| it.idle_cores as i64),
+    )
+}
+
+/// The sums of the tenants' times, without the causes of waits.
+fn times(to: &mut DescriptorEncoder, totals: &[TenantSums]) -> fmt::Result {
     let run: Vec<_> = totals
         .iter()
         .map(|t| ([("tenant", t.name.as_str())], t.run_ns as f64 / 1e9))
@@ -314,8 +325,10 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
         help,
         Some(Unit::Seconds),
         &throttled,
-    )?;
+    )
+}
 
+fn waits(to: &mut DescriptorEncoder, totals: &[TenantSums]) -> fmt::Result {
     let mut waits = Vec::new();
     for tenant in totals {
         let Some(by) = &tenant.waits else { continue };
@@ -420,7 +433,7 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use crate::wire::PeriodCost;
-    use quell_model::{EffectInterval, GuestSample, Lever, PoolsPlan, Promise, Verdict};
+    use quell_model::{EffectInterval, GuestSample, Lever, Promise, Verdict};
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 

@@ -173,6 +173,51 @@ pub(crate) fn check_groups(
     tenants: &[ScenarioTenant],
     file: &Path,
 ) -> Result<(), ConfigError> {
+    let index_of = check_keys(groups, file)?;
+    let find = |name: &str, key: &str| match index_of.get(name) {
+        Some(&index) => Ok(index),
+        None => {
+            let names: Vec<&str> = index_of.keys().copied().collect();
+            let known = match names.is_empty() {
+                true => "; there is no [[group]]".to_string(),
+                false => format!("; there are: {}", names.join(", ")),
+            };
+            let near = nearest(name, names.iter().copied());
+            let hint = near.map(|near| format!("; did you mean `{near}`?"));
+            let message = format!("there is no group `{name}`{}", hint.unwrap_or(known));
+            Err(ConfigError::at(file, format!("{key}.within"), message))
+        }
+    };
+    let mut parents = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let key = format!("group[{index}]");
+        let within = group.within.as_deref();
+        parents.push(within.map(|name| find(name, &key)).transpose()?);
+    }
+    check_no_cycle(groups, &parents, file)?;
+    let mut homes = Vec::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let key = format!("tenant[{index}]");
+        if let Some(max) = &tenant.max {
+            if !tenant.has_cgroup() {
+                let message = "it has no cgroup of its own; give it one (a process kind = \"container\"), or a [[group]] \
+                               with `max` to lie `within`";
+                return Err(ConfigError::at(file, format!("{key}.max"), message));
+            }
+            max.check(file, &format!("{key}.max"))?;
+        }
+        if let Some(name) = &tenant.within {
+            homes.push((index, find(name, &key)?));
+        }
+    }
+    check_contents(groups, &parents, tenants, &homes, file)
+}
+
+/// Checks the keys of each group by itself. Returns the groups' indices by name.
+fn check_keys<'a>(
+    groups: &'a [GroupSpec],
+    file: &Path,
+) -> Result<BTreeMap<&'a str, usize>, ConfigError> {
     let error = |key: String, message: String| Err(ConfigError::at(file, key, message));
     let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
@@ -190,27 +235,15 @@ pub(crate) fn check_groups(
             return error(format!("{key}.name"), message);
         }
     }
-    let find = |name: &str, key: &str| match index_of.get(name) {
-        Some(&index) => Ok(index),
-        None => {
-            let names: Vec<&str> = index_of.keys().copied().collect();
-            let known = match names.is_empty() {
-                true => "; there is no [[group]]".to_string(),
-                false => format!("; there are: {}", names.join(", ")),
-            };
-            let near = nearest(name, names.iter().copied());
-            let hint = near.map(|near| format!("; did you mean `{near}`?"));
-            let message = format!("there is no group `{name}`{}", hint.unwrap_or(known));
-            Err(ConfigError::at(file, format!("{key}.within"), message))
-        }
-    };
+    Ok(index_of)
+}
 
-    let mut parents = Vec::new();
-    for (index, group) in groups.iter().enumerate() {
-        let key = format!("group[{index}]");
-        let within = group.within.as_deref();
-        parents.push(within.map(|name| find(name, &key)).transpose()?);
-    }
+/// Checks that no group lies in itself. `parents` has each group's parent, by its index.
+fn check_no_cycle(
+    groups: &[GroupSpec],
+    parents: &[Option<usize>],
+    file: &Path,
+) -> Result<(), ConfigError> {
     for index in 0..groups.len() {
         let mut path = vec![groups[index].name.as_str()];
         let mut at = index;
@@ -218,7 +251,8 @@ pub(crate) fn check_groups(
             path.push(&groups[parent].name);
             if parent == index {
                 let message = format!("it would lie in itself: {}", path.join(" in "));
-                return error(format!("group[{index}].within"), message);
+                let key = format!("group[{index}].within");
+                return Err(ConfigError::at(file, key, message));
             }
             if path.len() > groups.len() {
                 // The chain of parents ends in a cycle that this group is not part of; a member reports it.
@@ -227,46 +261,48 @@ pub(crate) fn check_groups(
             at = parent;
         }
     }
+    Ok(())
+}
 
-    // For each group, the name of one cgroup in it, and the threads' places.
+/// Checks that each group has a tenant in it, and no group both processes and cgroups. `homes`: each tenant
+/// that lies in a group, and the group.
+fn check_contents(
+    groups: &[GroupSpec],
+    parents: &[Option<usize>],
+    tenants: &[ScenarioTenant],
+    homes: &[(usize, usize)],
+    file: &Path,
+) -> Result<(), ConfigError> {
+    // For each group, the name of one cgroup in it.
     let mut holds: BTreeMap<usize, &str> = BTreeMap::new();
-    let mut used: BTreeSet<usize> = BTreeSet::new();
-    for (group, parent) in groups.iter().zip(&parents) {
+    for (group, parent) in groups.iter().zip(parents) {
         if let Some(parent) = parent {
             holds.entry(*parent).or_insert(&group.name);
         }
     }
-    let mut processes = Vec::new();
-    for (index, tenant) in tenants.iter().enumerate() {
-        let key = format!("tenant[{index}]");
-        if let Some(max) = &tenant.max {
-            if !tenant.has_cgroup() {
-                let message = "it has no cgroup of its own; give it one (a process kind = \"container\"), or a [[group]] \
-                               with `max` to lie `within`";
-                return error(format!("{key}.max"), message.to_string());
-            }
-            max.check(file, &format!("{key}.max"))?;
-        }
-        let Some(name) = &tenant.within else { continue };
-        let group = find(name, &key)?;
-        if tenant.has_cgroup() {
-            holds.entry(group).or_insert(&tenant.spec.name);
-        } else {
-            processes.push((key, group));
+    let mut used: BTreeSet<usize> = BTreeSet::new();
+    for &(tenant, group) in homes {
+        if tenants[tenant].has_cgroup() {
+            let name = &tenants[tenant].spec.name;
+            holds.entry(group).or_insert(name);
         }
         let mut at = Some(group);
         while let Some(group) = at.filter(|&group| used.insert(group)) {
             at = parents[group];
         }
     }
-    for (key, group) in processes {
+    for &(tenant, group) in homes {
+        if tenants[tenant].has_cgroup() {
+            continue;
+        }
         if let Some(inner) = holds.get(&group) {
             let message = format!(
                 "group `{}` has a cgroup in it (`{inner}`), so it can have no processes of its own (cgroup v2); \
                  give this tenant kind = \"container\", or a group of its own",
                 groups[group].name
             );
-            return error(format!("{key}.within"), message);
+            let key = format!("tenant[{tenant}].within");
+            return Err(ConfigError::at(file, key, message));
         }
     }
     if let Some(empty) = (0..groups.len()).find(|group| !used.contains(group)) {
@@ -274,7 +310,7 @@ pub(crate) fn check_groups(
             "no tenant lies within group `{}` or a group in it",
             groups[empty].name
         );
-        return error(format!("group[{empty}]"), message);
+        return Err(ConfigError::at(file, format!("group[{empty}]"), message));
     }
     Ok(())
 }

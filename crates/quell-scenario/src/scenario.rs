@@ -478,12 +478,36 @@ impl HostSpec {
     }
 }
 
+/// The error about a field of a table, by the field's name and a message.
+type Fault<'a> = &'a dyn Fn(&str, String) -> ConfigError;
+
 impl Load {
     /// Checks ranges, and that the keys fit the kind of arrival; `key` is the load's key (`tenant[0].load`).
     fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
-        let error = |field: &str, message: String| {
-            Err(ConfigError::at(file, format!("{key}.{field}"), message))
+        let error = &|field: &str, message: String| {
+            ConfigError::at(file, format!("{key}.{field}"), message)
         };
+        self.check_rates(error)?;
+        self.check_one_rate(error)?;
+        self.check_shape(error)?;
+        self.check_steps(error)?;
+        if !(1..=1024).contains(&self.connections) {
+            return Err(error(
+                "connections",
+                format!("{} is outside 1 to 1024", self.connections),
+            ));
+        }
+        if !(1..=60_000).contains(&self.timeout_ms) {
+            return Err(error(
+                "timeout_ms",
+                format!("{} is outside 1 to 60000", self.timeout_ms),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks the ranges of rates and percentages.
+    fn check_rates(&self, error: Fault<'_>) -> Result<(), ConfigError> {
         let of_max = self.max_rate.zip(self.percent);
         let given = [
             ("rate", self.rate),
@@ -499,29 +523,38 @@ impl Load {
                 Some(_) => ("percent", "max_rate"),
                 None => ("max_rate", "percent"),
             };
-            return error(field, format!("is missing; `{other}` needs it"));
+            return Err(error(field, format!("is missing; `{other}` needs it")));
         }
         for (field, rate) in given {
             let Some(rate) = rate else { continue };
             if !(rate.is_finite() && (1e-3..=1e6).contains(&rate)) {
-                return error(
+                return Err(error(
                     field,
                     format!("{rate} is outside 0.001 to 1000000 per second"),
-                );
+                ));
             }
             if self.arrival == Arrival::Trace {
-                return error(field, "a trace brings its own rates".to_string());
+                return Err(error(field, "a trace brings its own rates".to_string()));
             }
         }
         if let Some(percent) = self.busy_percent {
             if !(percent.is_finite() && (0.1..=100.0).contains(&percent)) {
-                return error("busy_percent", format!("{percent} is outside 0.1 to 100"));
+                return Err(error(
+                    "busy_percent",
+                    format!("{percent} is outside 0.1 to 100"),
+                ));
             }
             if self.rate.or(self.rate_per_cpu).is_none() {
                 let message = "needs a `rate` or `rate_per_cpu` to begin with".to_string();
-                return error("busy_percent", message);
+                return Err(error("busy_percent", message));
             }
         }
+        Ok(())
+    }
+
+    /// Checks that exactly one key gives the rate, or for a trace the file.
+    fn check_one_rate(&self, error: Fault<'_>) -> Result<(), ConfigError> {
+        let of_max = self.max_rate.zip(self.percent);
         let steps_of = self.max_rate.filter(|_| self.arrival == Arrival::Steps);
         let given = [
             self.rate,
@@ -529,20 +562,16 @@ impl Load {
             of_max.map(|it| it.0).or(steps_of),
         ];
         match (self.arrival, given.iter().flatten().count(), &self.trace) {
-            (Arrival::Trace, _, None) => {
-                return error(
-                    "trace",
-                    "names the file of arrival = \"trace\"; it is missing".into(),
-                );
-            }
-            (Arrival::Trace, ..) => {}
-            (_, _, Some(_)) => {
-                return error("trace", "is for arrival = \"trace\"".to_string());
-            }
+            (Arrival::Trace, _, None) => Err(error(
+                "trace",
+                "names the file of arrival = \"trace\"; it is missing".into(),
+            )),
+            (Arrival::Trace, ..) => Ok(()),
+            (_, _, Some(_)) => Err(error("trace", "is for arrival = \"trace\"".to_string())),
             (_, 0, None) => {
                 let message =
                     "is missing; give `rate`, `rate_per_cpu`, or `percent` of a `max_rate`";
-                return error("rate", message.to_string());
+                Err(error("rate", message.to_string()))
             }
             (_, 2.., _) => {
                 let (field, other) = match (self.rate, self.rate_per_cpu) {
@@ -550,10 +579,14 @@ impl Load {
                     (Some(_), None) => ("rate", "percent"),
                     (None, _) => ("rate_per_cpu", "percent"),
                 };
-                return error(field, format!("stands beside `{other}`; give one"));
+                Err(error(field, format!("stands beside `{other}`; give one")))
             }
-            _ => {}
+            _ => Ok(()),
         }
+    }
+
+    /// Checks the keys of bursts and of days.
+    fn check_shape(&self, error: Fault<'_>) -> Result<(), ConfigError> {
         for (field, value, high, arrival, of) in [
             ("on_ms", self.on_ms, 1e7, Arrival::Bursts, "bursts"),
             ("off_ms", self.off_ms, 1e7, Arrival::Bursts, "bursts"),
@@ -567,21 +600,29 @@ impl Load {
             };
             match value {
                 Some(value) if self.arrival == arrival && !(low..=high).contains(&value) => {
-                    return error(field, format!("{value} is outside {low} to {high}"));
+                    return Err(error(field, format!("{value} is outside {low} to {high}")));
                 }
                 Some(_) if self.arrival != arrival => {
-                    return error(field, format!("is for arrival = \"{of}\""));
+                    return Err(error(field, format!("is for arrival = \"{of}\"")));
                 }
                 None if self.arrival == arrival => {
-                    return error(field, format!("is missing; arrival = \"{of}\" needs it"));
+                    return Err(error(
+                        field,
+                        format!("is missing; arrival = \"{of}\" needs it"),
+                    ));
                 }
                 _ => {}
             }
         }
+        Ok(())
+    }
+
+    /// Checks the steps of a rate.
+    fn check_steps(&self, error: Fault<'_>) -> Result<(), ConfigError> {
         match (self.arrival, &self.steps) {
             (Arrival::Steps, None) => {
                 let message = "is missing; arrival = \"steps\" needs it";
-                return error("steps", message.to_string());
+                Err(error("steps", message.to_string()))
             }
             (Arrival::Steps, Some(steps)) => {
                 let rises = steps.is_sorted_by(|a, b| a.0 < b.0);
@@ -592,27 +633,13 @@ impl Load {
                 let some = steps.iter().any(|it| it.1 > 0.0);
                 if steps.len() < 2 || !begins || !rises || !some || !steps.iter().all(sound) {
                     let message = "must be two or more [seconds, percent], from 0 s on in the order of time, not all 0 %";
-                    return error("steps", message.to_string());
+                    return Err(error("steps", message.to_string()));
                 }
+                Ok(())
             }
-            (_, Some(_)) => {
-                return error("steps", "is for arrival = \"steps\"".to_string());
-            }
-            (_, None) => {}
+            (_, Some(_)) => Err(error("steps", "is for arrival = \"steps\"".to_string())),
+            (_, None) => Ok(()),
         }
-        if !(1..=1024).contains(&self.connections) {
-            return error(
-                "connections",
-                format!("{} is outside 1 to 1024", self.connections),
-            );
-        }
-        if !(1..=60_000).contains(&self.timeout_ms) {
-            return error(
-                "timeout_ms",
-                format!("{} is outside 1 to 60000", self.timeout_ms),
-            );
-        }
-        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::result::{LatencyCurve, ThreadTrack};
 use anyhow::anyhow;
 use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -32,6 +33,8 @@ pub fn placeholder(RGBColor(r, g, b): RGBColor) -> String {
 }
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Ticked, Ticked>>;
 
 /// Draws into a new SVG element of this size in pixels, with a label for readers who cannot see it.
 fn svg(
@@ -390,7 +393,6 @@ pub fn capacity(
     lines: &[CapacityLine],
     size: (u32, u32),
 ) -> anyhow::Result<String> {
-    let log = |ratio: f64| ratio.clamp(0.01, FAR_OVER).log10();
     let all = || lines.iter().flat_map(|line| &line.points);
     let ratios = all().flat_map(|(_, ratios)| ratios.iter().map(|&ratio| log(ratio)));
     let Some((low, high)) = range(ratios.chain([0.0]), 0.06) else {
@@ -430,65 +432,71 @@ pub fn capacity(
         let text = Text::new("objective", (right * 0.01, 0.0), style);
         chart.draw_series([text]).map_err(drawing)?;
         for (index, line) in lines.iter().enumerate() {
-            let colour = series(index);
-            let worst = line.points.iter().map(|(number, ratios)| {
-                let ratio = ratios.iter().copied().fold(0.0, f64::max);
-                (f64::from(*number), log(ratio))
-            });
-            let worst: Vec<(f64, f64)> = worst.collect();
-            let pairs = line.points.iter().flat_map(|(number, ratios)| {
-                (ratios.iter()).map(move |&ratio| (f64::from(*number), log(ratio)))
-            });
-            let dots = pairs.map(|at| Circle::new(at, 2, colour.mix(0.5).filled()));
-            chart.draw_series(dots).map_err(drawing)?;
-            let path = LineSeries::new(worst.iter().copied(), colour.stroke_width(2));
-            chart.draw_series(path).map_err(drawing)?;
-            match index % MARKERS.len() {
-                0 => chart.draw_series(worst.iter().map(|&at| Circle::new(at, 5, colour.filled()))),
-                1 => chart.draw_series(
-                    worst
-                        .iter()
-                        .map(|&at| TriangleMarker::new(at, 7, colour.filled())),
-                ),
-                2 => chart.draw_series(
-                    worst
-                        .iter()
-                        .map(|&at| Cross::new(at, 5, colour.stroke_width(2))),
-                ),
-                _ => chart.draw_series(
-                    worst
-                        .iter()
-                        .map(|&at| Circle::new(at, 5, colour.stroke_width(2))),
-                ),
-            }
-            .map_err(drawing)?;
+            draw_line(&mut chart, index, line)?;
             if line.fits == 0 {
                 continue;
             }
-            // From where the line stops to fit, a drop down to the label, which has a height of its own for
-            // each side.
-            let at = f64::from(line.fits);
+            // The label has a height of its own for each side.
             let foot = low + (high - low) * 0.06 * index as f64;
-            let drop = PathElement::new([(at, foot), (at, 0.0)], colour.stroke_width(1));
-            chart.draw_series([drop]).map_err(drawing)?;
-            let side = if at > right / 2.0 {
-                HPos::Right
-            } else {
-                HPos::Left
-            };
-            let style = label_style().pos(Pos::new(side, VPos::Bottom));
-            let text = format!(
-                " {} {}: {} ",
-                MARKERS[index % MARKERS.len()],
-                line.label,
-                line.fits
-            );
-            chart
-                .draw_series([Text::new(text, (at, foot), style)])
-                .map_err(drawing)?;
+            draw_limit(&mut chart, index, line, (foot, right))?;
         }
         Ok(())
     })
+}
+
+/// A ratio on the axis of [`capacity`].
+fn log(ratio: f64) -> f64 {
+    ratio.clamp(0.01, FAR_OVER).log10()
+}
+
+/// Draws the `index`-th side's line through its worst pairs, with its markers, and dots for its other pairs.
+fn draw_line(chart: &mut Chart<'_, '_>, index: usize, line: &CapacityLine) -> anyhow::Result<()> {
+    let colour = series(index);
+    let worst = line.points.iter().map(|(number, ratios)| {
+        let ratio = ratios.iter().copied().fold(0.0, f64::max);
+        (f64::from(*number), log(ratio))
+    });
+    let worst: Vec<(f64, f64)> = worst.collect();
+    let pairs = line.points.iter().flat_map(|(number, ratios)| {
+        (ratios.iter()).map(move |&ratio| (f64::from(*number), log(ratio)))
+    });
+    let dots = pairs.map(|at| Circle::new(at, 2, colour.mix(0.5).filled()));
+    chart.draw_series(dots).map_err(drawing)?;
+    let path = LineSeries::new(worst.iter().copied(), colour.stroke_width(2));
+    chart.draw_series(path).map_err(drawing)?;
+    let worst = worst.iter();
+    match index % MARKERS.len() {
+        0 => chart.draw_series(worst.map(|&at| Circle::new(at, 5, colour.filled()))),
+        1 => chart.draw_series(worst.map(|&at| TriangleMarker::new(at, 7, colour.filled()))),
+        2 => chart.draw_series(worst.map(|&at| Cross::new(at, 5, colour.stroke_width(2)))),
+        _ => chart.draw_series(worst.map(|&at| Circle::new(at, 5, colour.stroke_width(2)))),
+    }
+    .map_err(drawing)?;
+    Ok(())
+}
+
+/// Marks how many tenants fit under the `index`-th side: a drop from where its line stops to fit, down to a
+/// label at the height `foot`. `right` is the chart's right end.
+fn draw_limit(
+    chart: &mut Chart<'_, '_>,
+    index: usize,
+    line: &CapacityLine,
+    (foot, right): (f64, f64),
+) -> anyhow::Result<()> {
+    let at = f64::from(line.fits);
+    let drop = PathElement::new([(at, foot), (at, 0.0)], series(index).stroke_width(1));
+    chart.draw_series([drop]).map_err(drawing)?;
+    let side = if at > right / 2.0 {
+        HPos::Right
+    } else {
+        HPos::Left
+    };
+    let style = label_style().pos(Pos::new(side, VPos::Bottom));
+    let marker = MARKERS[index % MARKERS.len()];
+    let text = format!(" {marker} {}: {} ", line.label, line.fits);
+    let label = Text::new(text, (at, foot), style);
+    chart.draw_series([label]).map_err(drawing)?;
+    Ok(())
 }
 
 /// Five to ten whole numbers from 0 to `greatest`.

@@ -24,11 +24,12 @@ use quell_scenario::{
     Cgroups, CostsSpec, HostScheduler, Scenario, ScenarioTenant, TenantInstance, ThreadProgram,
 };
 use quell_sim::{
-    Class, Costs, Fair, Fifo, GroupId, Limit, Load, Request, SchedExt, Simulation, Tenant,
+    Answer, Class, Costs, Fair, Fifo, GroupId, Limit, Load, Request, SchedExt, Simulation, Tenant,
     ThreadId, Vm, VmCosts,
 };
 use quell_trace::{Analyser, System};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -374,6 +375,16 @@ fn described(topology: &Topology) -> Host {
     }
 }
 
+/// A simulation at its end.
+struct Ran {
+    simulation: Simulation,
+    answers: Vec<Answer>,
+    /// Before and after the window.
+    readings: [Reading; 2],
+    /// CPUs that tenants had for themselves in the window, times ns; `None` under a side that gives none.
+    held: Option<u128>,
+}
+
 struct Bench<'a> {
     options: &'a BenchOptions,
     topology: Topology,
@@ -408,6 +419,7 @@ impl Bench<'_> {
         Some(measured.result(Substrate::Sim, Vec::new()))
     }
 
+    /// Simulates a side in a pair and measures its window.
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
         let owners = owners(&self.instances);
@@ -423,13 +435,65 @@ impl Bench<'_> {
         )?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
-        let end = warmup + ns(options.seconds);
+        let window = warmup..warmup + ns(options.seconds);
+        let length = window.end - window.start;
         let mut simulation = Simulation::new(self.topology.clone(), costs, class);
-        let groups = add_groups(&mut simulation, &self.cgroups);
-        let mut timeout = 0;
+        self.populate(&mut simulation, side_of, costs, (seed, window.end))?;
+        let watch = if options.scheduling || options.trace.is_some() {
+            let analyser = options.scheduling.then(|| Analyser::new(window.clone()));
+            let trace = self.trace(side, pair)?;
+            let names: Vec<Names> = self.instances.iter().map(|it| self.names(it)).collect();
+            Some(Watch::begin(&mut simulation, &names, (analyser, trace)))
+        } else {
+            None
+        };
+        let ran = self.run(simulation, side_of, &owners, window.clone())?;
+        let (analyser, trace) = match watch {
+            Some(watch) => watch.finish(),
+            None => (None, None),
+        };
+        trace.map_or(Ok(()), TraceFile::finish)?;
+        let mut measurements = self.used(&ran, length);
+        if let Some(analyser) = analyser {
+            let scheduling = self.scheduling(analyser);
+            for (measurement, scheduling) in measurements.iter_mut().zip(scheduling) {
+                measurement.scheduling = Some(scheduling);
+            }
+        }
+        self.add_requests(&mut measurements, &ran, &owners, window.start);
+        let [first, second] = &ran.readings;
+        let cpus = second.busy_ns.iter().zip(&first.busy_ns);
+        let busy = cpus.map(|(now, then)| now - then);
+        let capacity = length as f64 * self.topology.cpus.len() as f64;
+        Ok(RawRun {
+            pair,
+            position: side as u32,
+            side,
+            seed,
+            busy_percent: 100.0 * busy.clone().sum::<u64>() as f64 / capacity,
+            steal_percent: 0.0,
+            idle_cpus: idle_cpus(busy.map(|ns| (ns, length))),
+            switches: Some(second.switches - first.switches),
+            held_cpus: ran.held.map(|it| it as f64 / length as f64),
+            agent: None,
+            stillness: Stillness::default(),
+            measurements,
+        })
+    }
+
+    /// Adds the scenario's cgroups and tenants to a simulation, with the requests of this seed that are due
+    /// before `end`.
+    fn populate(
+        &self,
+        simulation: &mut Simulation,
+        side: &Side,
+        costs: Costs,
+        (seed, end): (u64, u64),
+    ) -> anyhow::Result<()> {
+        let groups = add_groups(simulation, &self.cgroups);
         for (index, tenant) in self.instances.iter().enumerate() {
-            let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
-            timeout = timeout.max(tenant.table.load.as_ref().map_or(0, |load| load.timeout_ms));
+            let seed = tenant_seed(seed, index);
+            let load = self.load(&self.options.scenario, tenant, seed, end)?;
             let inside = Tenant::new(&tenant.table.threads, load);
             let group = self.cgroups.of[index].map_or(GroupId::ROOT, |own| groups[own]);
             let first = simulation.machine().threads.len();
@@ -440,62 +504,65 @@ impl Bench<'_> {
                 TenantKind::Vm => {
                     let vm = Vm {
                         group,
-                        ..vm(tenant.table, side_of, costs, self.vm_costs)
+                        ..vm(tenant.table, side, costs, self.vm_costs)
                     };
                     let vm = simulation.add_vm(vm);
                     simulation.add_tenant_in(vm, inside);
                 }
             }
-            self.restrict(&mut simulation, tenant.table, first);
+            self.restrict(simulation, tenant.table, first);
         }
-        let watch = if options.scheduling || options.trace.is_some() {
-            let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
-            let trace = self.trace(side, pair)?;
-            let names: Vec<Names> = self.instances.iter().map(|it| self.names(it)).collect();
-            Some(Watch::begin(&mut simulation, &names, (analyser, trace)))
-        } else {
-            None
-        };
+        Ok(())
+    }
+
+    /// Runs a simulation through its window, and on until the requests of the window have had their time.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; and where threads of a tenant wait for one another for ever.
+    fn run(
+        &self,
+        mut simulation: Simulation,
+        side: &Side,
+        owners: &[Owner],
+        window: Range<u64>,
+    ) -> anyhow::Result<Ran> {
+        let scenario = &self.options.scenario;
+        let controller = control::of(side, scenario, &self.instances, owners, &mut simulation);
         let mut course = Course {
-            controller: control::of(
-                side_of,
-                &options.scenario,
-                &self.instances,
-                &owners,
-                &mut simulation,
-            ),
+            controller,
             simulation,
             answers: Vec::new(),
             told: 0,
             held: None,
         };
-        course.advance(warmup, self.interrupt)?;
-        let first = Reading::of(&course.simulation, &owners, self.instances.len());
+        let instances = self.instances.len();
+        course.advance(window.start, self.interrupt)?;
+        let first = Reading::of(&course.simulation, owners, instances);
         course.held = Some(0);
-        course.advance(end, self.interrupt)?;
-        let second = Reading::of(&course.simulation, &owners, self.instances.len());
-        let held_cpus = course.held.take().filter(|_| course.divides());
-        let held_cpus = held_cpus.map(|it| it as f64 / (end - warmup) as f64);
-        course.advance(end + timeout * 1_000_000, self.interrupt)?;
-        let Course {
-            simulation,
-            answers,
-            ..
-        } = course;
+        course.advance(window.end, self.interrupt)?;
+        let second = Reading::of(&course.simulation, owners, instances);
+        let held = course.held.take().filter(|_| course.divides());
+        let loads = self.instances.iter().flat_map(|it| &it.table.load);
+        let timeout = loads.map(|load| load.timeout_ms).max().unwrap_or(0);
+        course.advance(window.end + timeout * 1_000_000, self.interrupt)?;
 
         // A run whose threads wait for one another for ever would have the figures of a quiet machine.
-        if let Some((tenant, why)) = simulation.deadlock() {
+        if let Some((tenant, why)) = course.simulation.deadlock() {
             let name = &self.instances[owners[tenant].instance].name;
             let message = format!("threads of tenant `{name}` stand still for ever: {why}");
-            return Err(ConfigError::at(&options.scenario.file, "tenant", message).into());
+            return Err(ConfigError::at(&scenario.file, "tenant", message).into());
         }
+        Ok(Ran {
+            simulation: course.simulation,
+            answers: course.answers,
+            readings: [first, second],
+            held,
+        })
+    }
 
-        let (analyser, trace) = match watch {
-            Some(watch) => watch.finish(),
-            None => (None, None),
-        };
-        trace.map_or(Ok(()), TraceFile::finish)?;
-        let watched = analyser.map(|analyser| self.scheduling(analyser));
+    /// What each tenant used and did in the window of that length, without its requests.
+    fn used(&self, ran: &Ran, length_ns: u64) -> Vec<Measurement> {
+        let [first, second] = &ran.readings;
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {
             let loaded = tenant.table.load.is_some();
@@ -508,60 +575,51 @@ impl Bench<'_> {
                 work: (!loaded).then(|| (second.rounds[index] - first.rounds[index]) as f64),
                 work_unit: if loaded { "" } else { "rounds" },
                 cpu_ns: second.cpu_ns[index] - first.cpu_ns[index],
-                programs_ns: self.programs_ns(index, &first, &second),
-                length_ns: end - warmup,
+                programs_ns: self.programs_ns(index, first, second),
+                length_ns,
                 generator: None,
-                scheduling: watched.as_ref().map(|watched| watched[index].clone()),
+                scheduling: None,
                 guest: second.guests[index]
                     .zip(first.guests[index])
                     .map(|(now, then)| now.since(&then)),
                 late_seconds: None,
             });
         }
+        measurements
+    }
+
+    /// Adds the requests that were due from `begin` on to the tenants' measurements. A request without an
+    /// answer is an error, and as late as the time at which the run ended.
+    fn add_requests(
+        &self,
+        measurements: &mut [Measurement],
+        ran: &Ran,
+        owners: &[Owner],
+        begin: u64,
+    ) {
         let mut by_second: Vec<BTreeMap<u64, Vec<u64>>> =
             vec![BTreeMap::new(); self.instances.len()];
-        for answer in answers.iter().filter(|answer| answer.due >= warmup) {
-            let tenant = &mut measurements[owners[answer.tenant].instance];
+        let mut add = |tenant: usize, due: u64, took: u64, errors: u64| {
+            let instance = owners[tenant].instance;
+            let tenant = &mut measurements[instance];
             tenant.requests += 1;
-            tenant.latency.saturating_record(answer.at - answer.due);
-            let seconds = &mut by_second[owners[answer.tenant].instance];
-            let second = seconds.entry((answer.due - warmup) / SECOND).or_default();
-            second.push(answer.at - answer.due);
+            tenant.errors += errors;
+            tenant.latency.saturating_record(took);
+            let second = (due - begin) / SECOND;
+            by_second[instance].entry(second).or_default().push(took);
+        };
+        for answer in ran.answers.iter().filter(|answer| answer.due >= begin) {
+            add(answer.tenant, answer.due, answer.at - answer.due, 0);
         }
-        for (number, due) in simulation.unanswered().filter(|&(_, due)| due >= warmup) {
-            let tenant = &mut measurements[owners[number].instance];
-            tenant.requests += 1;
-            tenant.errors += 1;
-            let waits = simulation.machine().now - due;
-            tenant.latency.saturating_record(waits);
-            let seconds = &mut by_second[owners[number].instance];
-            seconds
-                .entry((due - warmup) / SECOND)
-                .or_default()
-                .push(waits);
+        let now = ran.simulation.machine().now;
+        for (tenant, due) in ran.simulation.unanswered().filter(|it| it.1 >= begin) {
+            add(tenant, due, now - due, 1);
         }
         for ((measurement, tenant), seconds) in
             measurements.iter_mut().zip(&self.instances).zip(by_second)
         {
             measurement.late_seconds = tenant.table.spec.objective.map(|it| late(seconds, it));
         }
-        let cpus = second.busy_ns.iter().zip(&first.busy_ns);
-        let busy = cpus.map(|(now, then)| now - then);
-        let capacity = (end - warmup) as f64 * self.topology.cpus.len() as f64;
-        Ok(RawRun {
-            pair,
-            position: side as u32,
-            side,
-            seed,
-            busy_percent: 100.0 * busy.clone().sum::<u64>() as f64 / capacity,
-            steal_percent: 0.0,
-            idle_cpus: idle_cpus(busy.map(|ns| (ns, end - warmup))),
-            switches: Some(second.switches - first.switches),
-            held_cpus,
-            agent: None,
-            stillness: Stillness::default(),
-            measurements,
-        })
     }
 
     /// Restricts a tenant's threads on the host, which are the machine's threads from `first` on, to the CPUs

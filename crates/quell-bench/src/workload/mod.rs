@@ -23,7 +23,9 @@ use apps::Started;
 pub use apps::text as prose;
 pub use apps::{Launch, start as start_app};
 pub use cgroups::{Cgroups, write as write_to_kernel};
-use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
+use load::{
+    Arrivals, Outcome, Plan, Request, Target, Window, become_realtime, generate, tenant_seed,
+};
 use pauses::Pauses;
 
 pub use place::Place;
@@ -257,7 +259,25 @@ impl Workload {
             let alive = running.started.process.check_alive();
             alive.with_context(|| format!("tenant {}", tenant.name))?;
         }
-        // Connections are opened before time 0: that is no part of what is measured.
+        let generators = self.connect(seed)?;
+        // The sampling thread is ready by then, on a busy machine too.
+        let soon = Duration::from_millis(if self.sampled.is_some() { 500 } else { 20 });
+        let times = Times {
+            start: Instant::now() + soon,
+            warmup,
+            length,
+        };
+        let seen = self.load(generators, times)?;
+        let mut outcomes = seen.outcomes.iter().flatten();
+        if outcomes.any(|outcome| outcome.interrupted) {
+            return Err(Interrupted.into());
+        }
+        Ok(self.conclude(seen, times))
+    }
+
+    /// Opens the connections to tenants that get a load. They are opened before time 0, because opening them
+    /// is no part of what is measured.
+    fn connect(&self, seed: u64) -> anyhow::Result<Vec<Generator>> {
         let mut generators = Vec::new();
         for (index, running) in self.running.iter().enumerate() {
             let (Some(connect), Some(load)) = (&running.started.connect, &running.load) else {
@@ -265,57 +285,40 @@ impl Workload {
             };
             let name = &self.tenants[index].name;
             let target = connect.connect(load.connections);
-            let target = target.with_context(|| format!("cannot load tenant {name}"))?;
-            generators.push((index, target, load, tenant_seed(seed, index)));
+            let seed = tenant_seed(seed, index);
+            generators.push(Generator {
+                tenant: index,
+                target: target.with_context(|| format!("cannot load tenant {name}"))?,
+                arrivals: load.plan.arrivals(seed),
+                timeout: load.timeout,
+                seed,
+                first_id: load.next_id,
+            });
         }
-        // The sampling thread is ready by then, on a busy machine too.
-        let soon = Duration::from_millis(if self.sampled.is_some() { 500 } else { 20 });
-        let start = Instant::now() + soon;
+        Ok(generators)
+    }
+
+    /// Loads every tenant that has a generator, and watches all tenants and the machine meanwhile.
+    fn load(&mut self, generators: Vec<Generator>, times: Times) -> anyhow::Result<Seen> {
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
         let recorded = self.recorded;
         let over = AtomicBool::new(false);
         let over = &over;
         let sampled = self.sampled.as_mut();
-        let (readings, outcomes, pauses) = thread::scope(|scope| {
+        thread::scope(|scope| {
             let watch = scope.spawn(move || match recorded {
                 true => Pauses::unwatched("what the scheduler does was recorded"),
-                false => Pauses::watch(start, over),
+                false => Pauses::watch(times.start, over),
             });
-            let meter = scope.spawn(move || {
-                let _ = become_realtime();
-                thread::sleep(start.saturating_duration_since(Instant::now()));
-                for it in running.iter().filter(|it| it.started.work.is_some()) {
-                    it.started.process.go_on();
-                }
-                let first = read_at(start + warmup, tenants, running, interrupt)?;
-                let second = read_at(start + warmup + length, tenants, running, interrupt)?;
-                anyhow::Ok((first, second))
-            });
+            let meter = scope.spawn(move || read_both(times, tenants, running, interrupt));
             if let Some((every, sample)) = sampled {
-                scope.spawn(move || {
-                    let _ = become_realtime();
-                    let mut at = start;
-                    while !over.load(Ordering::Relaxed) {
-                        thread::sleep(at.saturating_duration_since(Instant::now()));
-                        sample(start.elapsed());
-                        at += *every;
-                    }
-                });
+                scope.spawn(move || sample_every(*every, sample, times.start, over));
             }
             let mut threads = Vec::new();
-            for (index, mut target, load, seed) in generators {
-                let window = Window {
-                    start,
-                    warmup_ns: warmup.as_nanos() as u64,
-                    length_ns: length.as_nanos() as u64,
-                    timeout_ns: load.timeout.as_nanos() as u64,
-                    seed,
-                    first_id: load.next_id,
-                };
-                let arrivals = load.plan.arrivals(seed);
-                let thread =
-                    scope.spawn(move || generate(&mut *target, arrivals, window, interrupt));
-                threads.push((index, thread));
+            for generator in generators {
+                let tenant = generator.tenant;
+                let thread = scope.spawn(move || generator.run(times, interrupt));
+                threads.push((tenant, thread));
             }
             let mut outcomes: Vec<Option<Outcome>> = running.iter().map(|_| None).collect();
             let mut failure = None;
@@ -336,77 +339,52 @@ impl Workload {
                 .map_err(|_| anyhow::anyhow!("watching for pauses panicked"));
             match failure {
                 Some(error) => Err(error),
-                None => Ok((readings?, outcomes, pauses?)),
+                None => Ok(Seen {
+                    readings: readings?,
+                    outcomes,
+                    pauses: pauses?,
+                }),
             }
-        })?;
-        if outcomes.iter().flatten().any(|outcome| outcome.interrupted) {
-            return Err(Interrupted.into());
-        }
-        let (first, second) = readings;
+        })
+    }
+
+    /// The measurements of all tenants, and what the machine below did to all.
+    fn conclude(&mut self, seen: Seen, times: Times) -> (Vec<Measurement>, Stillness) {
         let (from, to) = (
-            warmup.as_nanos() as u64,
-            (warmup + length).as_nanos() as u64,
+            times.warmup.as_nanos() as u64,
+            (times.warmup + times.length).as_nanos() as u64,
         );
-        let (count, still_ns) = pauses.within(from..to);
+        let (count, still_ns) = seen.pauses.within(from..to);
         let mut stillness = Stillness {
             count,
             still_ns,
             left_out: 0,
-            unwatched: pauses.unwatched.clone(),
+            unwatched: seen.pauses.unwatched.clone(),
         };
+        let [first, second] = &seen.readings;
+        let length_ns = (second.time - first.time).as_nanos() as u64;
         let mut measurements = Vec::new();
-        for (index, outcome) in outcomes.into_iter().enumerate() {
+        for (index, outcome) in seen.outcomes.into_iter().enumerate() {
             let (tenant, running) = (&self.tenants[index], &mut self.running[index]);
-            if let (Some(load), Some(outcome)) = (&mut running.load, &outcome) {
-                load.next_id = outcome.next_id;
-                if outcome.unanswered > 0 {
-                    tracing::warn!(
-                        tenant = %tenant.name,
-                        unanswered = outcome.unanswered,
-                        "requests had no answer when waiting for it ended; they count as errors"
-                    );
-                }
-            }
-            let (before, after) = (&first.tenants[index], &second.tenants[index]);
-            let work = &running.started.work;
-            let (mut latency, mut requests, mut errors) = (latency_histogram(), 0, 0);
-            let mut generator = None;
+            let between = (&first.tenants[index], &second.tenants[index]);
+            let mut measurement = used(tenant, running, between, length_ns);
             if let Some(outcome) = outcome {
-                requests = outcome.requests.len() as u64;
-                errors = outcome.errors;
-                let spared = |request: &&Request| pauses.spare(request.due_ns);
-                for request in outcome.requests.iter().filter(spared) {
-                    latency.saturating_record(request.latency_ns);
+                if let Some(load) = &mut running.load {
+                    load.next_id = outcome.next_id;
+                    if outcome.unanswered > 0 {
+                        tracing::warn!(
+                            tenant = %tenant.name,
+                            unanswered = outcome.unanswered,
+                            "requests had no answer when waiting for it ended; they count as errors"
+                        );
+                    }
                 }
-                stillness.left_out += requests - latency.len();
-                generator = Some(outcome.generator);
+                add_requests(&mut measurement, outcome, &seen.pauses);
+                stillness.left_out += measurement.requests - measurement.latency.len();
             }
-            measurements.push(Measurement {
-                tenant: tenant.name.clone(),
-                class: tenant.wishes.class,
-                latency,
-                requests,
-                errors,
-                work: before
-                    .work
-                    .zip(after.work)
-                    .map(|(before, after)| after - before),
-                work_unit: work.as_ref().map_or("", |work| work.unit()),
-                cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
-                programs_ns: (after.programs_ns.iter())
-                    .filter_map(|(program, ns)| {
-                        let before = before.programs_ns.get(program)?;
-                        Some((program.clone(), ns.saturating_sub(*before)))
-                    })
-                    .collect(),
-                length_ns: (second.time - first.time).as_nanos() as u64,
-                generator,
-                scheduling: None,
-                guest: None,
-                late_seconds: None,
-            });
+            measurements.push(measurement);
         }
-        Ok((measurements, stillness))
+        (measurements, stillness)
     }
 
     /// Ends every tenant and waits until all are gone, as dropping does.
@@ -428,6 +406,104 @@ impl Drop for Workload {
     }
 }
 
+/// The times of a measurement.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Time 0.
+    start: Instant,
+    /// How long tenants are loaded before what is measured.
+    warmup: Duration,
+    /// How long tenants are measured.
+    length: Duration,
+}
+
+/// A generator of a tenant's requests, connected to the tenant.
+struct Generator {
+    /// The tenant, by its index.
+    tenant: usize,
+    target: Box<dyn Target>,
+    arrivals: Arrivals,
+    timeout: Duration,
+    seed: u64,
+    first_id: u64,
+}
+
+impl Generator {
+    fn run(mut self, times: Times, interrupt: &AtomicBool) -> anyhow::Result<Outcome> {
+        let window = Window {
+            start: times.start,
+            warmup_ns: times.warmup.as_nanos() as u64,
+            length_ns: times.length.as_nanos() as u64,
+            timeout_ns: self.timeout.as_nanos() as u64,
+            seed: self.seed,
+            first_id: self.first_id,
+        };
+        generate(&mut *self.target, self.arrivals, window, interrupt)
+    }
+}
+
+/// What was seen of tenants and machine while tenants were loaded.
+struct Seen {
+    /// Before and after what is measured.
+    readings: [Reading; 2],
+    /// By tenant; `None` for a tenant without a generator.
+    outcomes: Vec<Option<Outcome>>,
+    pauses: Pauses,
+}
+
+/// What a tenant used and did between two readings, without its requests.
+fn used(
+    tenant: &RunningTenant,
+    running: &Running,
+    (before, after): (&TenantReading, &TenantReading),
+    length_ns: u64,
+) -> Measurement {
+    let work = before.work.zip(after.work);
+    Measurement {
+        tenant: tenant.name.clone(),
+        class: tenant.wishes.class,
+        latency: latency_histogram(),
+        requests: 0,
+        errors: 0,
+        work: work.map(|(before, after)| after - before),
+        work_unit: running.started.work.as_ref().map_or("", |it| it.unit()),
+        cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+        programs_ns: (after.programs_ns.iter())
+            .filter_map(|(program, ns)| {
+                let before = before.programs_ns.get(program)?;
+                Some((program.clone(), ns.saturating_sub(*before)))
+            })
+            .collect(),
+        length_ns,
+        generator: None,
+        scheduling: None,
+        guest: None,
+        late_seconds: None,
+    }
+}
+
+/// Adds a tenant's requests to its measurement. Latencies are those of requests that no pause made late.
+fn add_requests(measurement: &mut Measurement, outcome: Outcome, pauses: &Pauses) {
+    measurement.requests = outcome.requests.len() as u64;
+    measurement.errors = outcome.errors;
+    let spared = |request: &&Request| pauses.spare(request.due_ns);
+    for request in outcome.requests.iter().filter(spared) {
+        measurement.latency.saturating_record(request.latency_ns);
+    }
+    measurement.generator = Some(outcome.generator);
+}
+
+/// Calls `sample` at time 0 and at every multiple of `every` after it, until it is `over`.
+fn sample_every(every: Duration, sample: &mut Sample, start: Instant, over: &AtomicBool) {
+    let _ = become_realtime();
+    let mut at = start;
+    while !over.load(Ordering::Relaxed) {
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        sample(start.elapsed());
+        at += every;
+    }
+}
+
 /// What every tenant has used and done up to one moment.
 struct Reading {
     time: Instant,
@@ -438,6 +514,25 @@ struct TenantReading {
     cpu_ns: u64,
     programs_ns: BTreeMap<String, u64>,
     work: Option<f64>,
+}
+
+/// Lets tenants that keep CPUs busy go on at time 0, and takes the readings before and after what is
+/// measured.
+fn read_both(
+    times: Times,
+    tenants: &[RunningTenant],
+    running: &[Running],
+    interrupt: &AtomicBool,
+) -> anyhow::Result<[Reading; 2]> {
+    let _ = become_realtime();
+    thread::sleep(times.start.saturating_duration_since(Instant::now()));
+    for it in running.iter().filter(|it| it.started.work.is_some()) {
+        it.started.process.go_on();
+    }
+    let begin = times.start + times.warmup;
+    let first = read_at(begin, tenants, running, interrupt)?;
+    let second = read_at(begin + times.length, tenants, running, interrupt)?;
+    Ok([first, second])
 }
 
 /// Takes a reading at this time.

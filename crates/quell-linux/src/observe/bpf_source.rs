@@ -43,13 +43,23 @@ pub(crate) struct BpfSource {
     strays: BTreeSet<u32>,
     /// Whether the tenants are others than those that the monitor was told of.
     unsettled: bool,
+    threads: Threads,
+    /// For each tenant number of the monitor (after a reload, numbers of other tenants): its counters in the
+    /// reading before, and the causes of its waits.
+    tenants: Vec<(Option<RawTenant>, Causes)>,
+    /// Calls of [`BpfSource::sample`] that succeeded since a call failed.
+    unbroken: u32,
+    kinds_epoch: u64,
+    unmonitored: u64,
+}
+
+/// What is kept of the monitor's threads from one reading to the next.
+#[derive(Default)]
+struct Threads {
     /// The remembered thread of each slot of the monitor.
     known: Vec<Option<Known>>,
     /// The short record of each slot of the monitor.
     slot_states: Vec<SlotState>,
-    /// For each tenant number of the monitor (after a reload, numbers of other tenants): its counters in the
-    /// reading before, and the causes of its waits.
-    tenants: Vec<(Option<RawTenant>, Causes)>,
     /// The [`Reading::membership`] that `known` and `lengths` correspond to.
     membership: u64,
     /// For each tenant, its number of threads.
@@ -57,11 +67,8 @@ pub(crate) struct BpfSource {
     settings: SettingsReader,
     names: Names,
     reader: Reader,
+    /// The number of readings.
     round: u64,
-    /// Calls of [`BpfSource::sample`] that succeeded since a call failed.
-    unbroken: u32,
-    kinds_epoch: u64,
-    unmonitored: u64,
 }
 
 /// The state of a thread that is kept from one reading to the next.
@@ -140,15 +147,11 @@ impl BpfSource {
             assigned: vec![BTreeSet::new(); tenants],
             strays: BTreeSet::new(),
             unsettled: false,
-            known: Vec::new(),
-            slot_states: Vec::new(),
+            threads: Threads {
+                lengths: vec![0; tenants],
+                ..Threads::default()
+            },
             tenants: vec![Default::default(); tenants],
-            settings: SettingsReader::default(),
-            names: Names::default(),
-            membership: 0,
-            lengths: vec![0; tenants],
-            reader: Reader::default(),
-            round: 0,
             unbroken: 0,
             kinds_epoch: 0,
             unmonitored: 0,
@@ -166,12 +169,9 @@ impl BpfSource {
         let before = std::mem::replace(&mut self.assigned, vec![BTreeSet::new(); tenants]);
         self.strays.extend(before.into_iter().flatten());
         self.unsettled = true;
-        self.known.clear();
-        self.slot_states.clear();
+        self.threads.forget(tenants);
         let most = self.tenants.len().max(tenants);
         self.tenants.resize_with(most, Default::default);
-        self.membership = 0;
-        self.lengths = vec![0; tenants];
         self.unbroken = 0;
     }
 
@@ -264,7 +264,7 @@ impl BpfSource {
         before_ns: u64,
         mut lists: Vec<Vec<ThreadSample>>,
     ) -> Result<Counts, ObserveError> {
-        self.round += 1;
+        self.threads.round += 1;
         // A call that failed has counted periods for which there are no lists.
         let unbroken = std::mem::take(&mut self.unbroken);
         if unbroken < 2 {
@@ -285,108 +285,23 @@ impl BpfSource {
         let role = |raw: &RawThread, name: &str| discovery.role(raw.process.0, raw.id.tid.0, name);
         let mut tenants = vec![Explained::default(); names.len()];
 
-        if self.membership != reading.membership {
-            for raw in reading.threads.iter().filter(|raw| raw.ended) {
-                let known = self.known.get(raw.slot as usize).and_then(Option::as_ref);
-                let known = known.filter(|it| it.raw.generation == raw.generation);
-                if let Some(tenant) = tenants.get_mut(usize::from(raw.tenant.0)) {
-                    add_ended(&mut tenant.ended, raw, known, period_ns);
-                }
-            }
-            self.lengths = place_threads(
-                &mut self.known,
-                &mut self.slot_states,
-                reading,
-                names.len(),
-                |raw| {
-                    let Some(settings) = read_settings(&mut self.settings, raw)? else {
-                        return Ok(None);
-                    };
-                    let Some(first_state) = first_state(&mut self.reader, raw)? else {
-                        return Ok(None);
-                    };
-                    let name = self.names.intern(&raw.name());
-                    Ok(Some(Known {
-                        raw: unseen(raw),
-                        throttled_ns: 0,
-                        role: role(raw, &name),
-                        name,
-                        settings,
-                        first_state,
-                    }))
-                },
-            )?;
-            self.membership = reading.membership;
+        if self.threads.membership != reading.membership {
+            self.threads.add_ended(reading, &mut tenants, period_ns);
+            self.threads.follow(reading, names.len(), role)?;
         }
         lists.resize_with(names.len(), Vec::new);
-        for (list, &length) in lists.iter_mut().zip(&self.lengths) {
+        for (list, &length) in lists.iter_mut().zip(&self.threads.lengths) {
             list.resize_with(length, blank);
         }
         let mut waited = vec![0; names.len()];
         for raw in reading.threads.iter().filter(|raw| !raw.ended) {
-            let slot = raw.slot as usize;
-            let list = lists.get_mut(usize::from(raw.tenant.0));
-            let (Some(list), Some(slot_state)) = (list, self.slot_states.get_mut(slot)) else {
-                continue;
-            };
-            let Some(sample) = list.get_mut(slot_state.index as usize) else {
-                continue;
-            };
-            let moved = slot_state.copied != Some(raw.copied);
-            let refresh = (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0;
-            if moved || refresh || kinds_changed {
-                slot_state.quiet = 0;
-            } else if slot_state.quiet < QUIET {
-                slot_state.quiet += 1;
+            let tenant = usize::from(raw.tenant.0);
+            if let Some(list) = lists.get_mut(tenant) {
+                waited[tenant] +=
+                    (self.threads).sample(raw, list, role, kinds_changed, period_ns)?;
             }
-            if slot_state.quiet == QUIET && sample.id == raw.id {
-                continue;
-            }
-            let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
-                continue;
-            };
-            let first = slot_state.copied.replace(raw.copied).is_none();
-            let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
-            let renamed = before
-                .as_ref()
-                .is_some_and(|before| before.name != raw.name);
-            if renamed {
-                known.name = self.names.intern(&raw.name());
-            }
-            if renamed || kinds_changed {
-                known.role = role(raw, &known.name);
-            }
-            let reset = before
-                .as_ref()
-                .is_some_and(|before| settings_key(before) != settings_key(raw));
-            if reset || refresh {
-                if let Some(settings) = read_settings(&mut self.settings, raw)? {
-                    known.settings = settings;
-                }
-            }
-            fill(sample, known, before.as_ref(), period_ns);
-            // The time for which a thread was throttled before it was followed here is not to be shown.
-            match first {
-                true => known.throttled_ns = known.raw.throttled_ns,
-                false => known.throttled_ns += sample.throttled_ns.unwrap_or(0),
-            }
-            waited[usize::from(raw.tenant.0)] += waited_ns(sample);
         }
-
-        for raw in &reading.tenants {
-            let index = usize::from(raw.tenant.0);
-            let Some((before, causes)) = self.tenants.get_mut(index) else {
-                continue;
-            };
-            if let Some(tenant) = tenants.get_mut(index) {
-                let waited = waited[index] + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
-                let counted = raw.by_cause.iter().copied();
-                let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
-                tenant.waits = breakdown(index, &parts, names);
-                tenant.occasions = since_occasions(raw, before.as_ref());
-            }
-            *before = Some(raw.clone());
-        }
+        explain_tenants(&mut self.tenants, reading, names, &waited, &mut tenants);
         self.unbroken = unbroken.saturating_add(1);
         Ok(Counts {
             time_ns: reading.time_ns,
@@ -394,6 +309,145 @@ impl BpfSource {
             tenants,
             cpus: cpu_times(reading),
         })
+    }
+}
+
+impl Threads {
+    /// Forgets all threads: those of this many other tenants come next.
+    fn forget(&mut self, tenants: usize) {
+        self.known.clear();
+        self.slot_states.clear();
+        self.membership = 0;
+        self.lengths = vec![0; tenants];
+    }
+
+    /// Adds the threads that ended in the period to their tenants' sums.
+    fn add_ended(&self, reading: &Reading, tenants: &mut [Explained], period_ns: u64) {
+        for raw in reading.threads.iter().filter(|raw| raw.ended) {
+            let known = self.known.get(raw.slot as usize).and_then(Option::as_ref);
+            let known = known.filter(|it| it.raw.generation == raw.generation);
+            if let Some(tenant) = tenants.get_mut(usize::from(raw.tenant.0)) {
+                add_ended(&mut tenant.ended, raw, known, period_ns);
+            }
+        }
+    }
+
+    /// Forgets the threads that ended, and begins to know those that are new.
+    fn follow(
+        &mut self,
+        reading: &Reading,
+        tenants: usize,
+        role: impl Fn(&RawThread, &str) -> ThreadRole,
+    ) -> Result<(), ObserveError> {
+        self.lengths = place_threads(
+            &mut self.known,
+            &mut self.slot_states,
+            reading,
+            tenants,
+            |raw| {
+                let Some(settings) = read_settings(&mut self.settings, raw)? else {
+                    return Ok(None);
+                };
+                let Some(first_state) = first_state(&mut self.reader, raw)? else {
+                    return Ok(None);
+                };
+                let name = self.names.intern(&raw.name());
+                Ok(Some(Known {
+                    raw: unseen(raw),
+                    throttled_ns: 0,
+                    role: role(raw, &name),
+                    name,
+                    settings,
+                    first_state,
+                }))
+            },
+        )?;
+        self.membership = reading.membership;
+        Ok(())
+    }
+
+    /// Brings a thread's sample in its tenant's list up to date with the reading. Returns how long the thread
+    /// waited in the period, in ns.
+    fn sample(
+        &mut self,
+        raw: &RawThread,
+        list: &mut [ThreadSample],
+        role: impl Fn(&RawThread, &str) -> ThreadRole,
+        kinds_changed: bool,
+        period_ns: u64,
+    ) -> Result<u64, ObserveError> {
+        let slot = raw.slot as usize;
+        let Some(slot_state) = self.slot_states.get_mut(slot) else {
+            return Ok(0);
+        };
+        let Some(sample) = list.get_mut(slot_state.index as usize) else {
+            return Ok(0);
+        };
+        let moved = slot_state.copied != Some(raw.copied);
+        let refresh = (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0;
+        if moved || refresh || kinds_changed {
+            slot_state.quiet = 0;
+        } else if slot_state.quiet < QUIET {
+            slot_state.quiet += 1;
+        }
+        if slot_state.quiet == QUIET && sample.id == raw.id {
+            return Ok(0);
+        }
+        let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
+            return Ok(0);
+        };
+        let first = slot_state.copied.replace(raw.copied).is_none();
+        let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
+        let renamed = before
+            .as_ref()
+            .is_some_and(|before| before.name != raw.name);
+        if renamed {
+            known.name = self.names.intern(&raw.name());
+        }
+        if renamed || kinds_changed {
+            known.role = role(raw, &known.name);
+        }
+        let reset = before
+            .as_ref()
+            .is_some_and(|before| settings_key(before) != settings_key(raw));
+        if reset || refresh {
+            if let Some(settings) = read_settings(&mut self.settings, raw)? {
+                known.settings = settings;
+            }
+        }
+        fill(sample, known, before.as_ref(), period_ns);
+        // The time for which a thread was throttled before it was followed here is not to be shown.
+        match first {
+            true => known.throttled_ns = known.raw.throttled_ns,
+            false => known.throttled_ns += sample.throttled_ns.unwrap_or(0),
+        }
+        Ok(waited_ns(sample))
+    }
+}
+
+/// Divides by its causes the time for which each tenant's threads waited: `waited` ns those that go on,
+/// beside those that ended. `counters` has each tenant's counters in the reading before, and is brought up to
+/// date.
+fn explain_tenants(
+    counters: &mut [(Option<RawTenant>, Causes)],
+    reading: &Reading,
+    names: &[TenantName],
+    waited: &[u64],
+    tenants: &mut [Explained],
+) {
+    for raw in &reading.tenants {
+        let index = usize::from(raw.tenant.0);
+        let Some((before, causes)) = counters.get_mut(index) else {
+            continue;
+        };
+        if let Some(tenant) = tenants.get_mut(index) {
+            let waited = waited[index] + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
+            let counted = raw.by_cause.iter().copied();
+            let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
+            tenant.waits = breakdown(index, &parts, names);
+            tenant.occasions = since_occasions(raw, before.as_ref());
+        }
+        *before = Some(raw.clone());
     }
 }
 

@@ -138,36 +138,10 @@ impl ProcfsSource {
         period: Period,
         role: impl Fn(&str) -> ThreadRole,
     ) -> Result<Option<Seen>, ObserveError> {
-        let mut now = Counters::default();
-        if self.schedstat {
-            let text = self
-                .reader
-                .read(format_args!("/proc/{pid}/task/{tid}/schedstat"))?;
-            let Some((run, wait, switches)) = text.and_then(proc::parse_schedstat) else {
-                return Ok(None);
-            };
-            now = Counters {
-                run_ns: run,
-                wait_ns: wait,
-                switches,
-                preemptions: None,
-            };
-        }
-        let text = self
-            .reader
-            .read(format_args!("/proc/{pid}/task/{tid}/stat"))?;
-        let Some(stat) = text.and_then(Stat::parse) else {
+        let counted = counters(&mut self.reader, self.schedstat, pid, tid)?;
+        let Some((mut now, stat)) = counted else {
             return Ok(None);
         };
-        if matches!(stat.state, b'Z' | b'X' | b'x') {
-            return Ok(None); // exited, and its parent has not reaped it yet
-        }
-        if !self.schedstat {
-            now.run_ns = stat
-                .utime
-                .saturating_add(stat.stime)
-                .saturating_mul(TICK_NS);
-        }
         let id = ThreadId {
             tid: Tid(tid),
             start_ticks: stat.starttime,
@@ -200,6 +174,104 @@ impl ProcfsSource {
             now.preemptions = proc::status_number(status, "nonvoluntary_ctxt_switches");
         }
 
+        let figures = Figures::new(known, id, now, wants_cpu, period);
+        let seen = |value: u64| self.schedstat.then_some(value);
+        let ready = seen(figures.ready_ns).map(|sum_ns| ReadyTime {
+            sum_ns,
+            count: Some(figures.switches),
+            histogram: None,
+        });
+        let sample = ThreadSample {
+            id,
+            process: Pid(pid),
+            role: role(&name),
+            name: Arc::clone(&name),
+            forked_by: None,
+            state,
+            cpu,
+            run_ns: figures.run_ns,
+            ready,
+            throttled_ns: None,
+            preemptions: figures.preemptions,
+            wakeups: None,
+            wakers: None,
+            switches: seen(figures.switches),
+            migrations: None,
+            settings,
+        };
+        self.threads.insert(
+            id,
+            Thread {
+                name,
+                counters: now,
+                wanted_cpu: wants_cpu,
+                ahead_ns: figures.ahead_ns,
+                round: self.round,
+            },
+        );
+        Ok(Some(Seen {
+            sample,
+            wants_cpu,
+            renamed,
+        }))
+    }
+}
+
+/// Reads a thread's counters, except preemptions, and its state; `None` when the thread is gone.
+fn counters(
+    reader: &mut Reader,
+    schedstat: bool,
+    pid: u32,
+    tid: u32,
+) -> Result<Option<(Counters, Stat<'_>)>, ObserveError> {
+    let mut now = Counters::default();
+    if schedstat {
+        let text = reader.read(format_args!("/proc/{pid}/task/{tid}/schedstat"))?;
+        let Some((run, wait, switches)) = text.and_then(proc::parse_schedstat) else {
+            return Ok(None);
+        };
+        now = Counters {
+            run_ns: run,
+            wait_ns: wait,
+            switches,
+            preemptions: None,
+        };
+    }
+    let text = reader.read(format_args!("/proc/{pid}/task/{tid}/stat"))?;
+    let Some(stat) = text.and_then(Stat::parse) else {
+        return Ok(None);
+    };
+    if matches!(stat.state, b'Z' | b'X' | b'x') {
+        return Ok(None); // exited, and its parent has not reaped it yet
+    }
+    if !schedstat {
+        now.run_ns = stat
+            .utime
+            .saturating_add(stat.stime)
+            .saturating_mul(TICK_NS);
+    }
+    Ok(Some((now, stat)))
+}
+
+/// A thread's figures of a period.
+struct Figures {
+    run_ns: u64,
+    ready_ns: u64,
+    switches: u64,
+    preemptions: Option<u64>,
+    /// [`Thread::ahead_ns`] after the period.
+    ahead_ns: i64,
+}
+
+impl Figures {
+    /// The figures by the counters `now`. `known`: the thread as it was kept after the period before.
+    fn new(
+        known: Option<&Thread>,
+        id: ThreadId,
+        now: Counters,
+        wants_cpu: bool,
+        period: Period,
+    ) -> Figures {
         let born_in_period = id.start_ticks.saturating_mul(TICK_NS) >= period.start_boottime_ns;
         let before = match known {
             Some(thread) => thread.counters,
@@ -211,17 +283,15 @@ impl ProcfsSource {
             // The thread existed before; its earlier counts do not belong to this period.
             None => now,
         };
-        let ahead_ns = known.map_or(0, |thread| thread.ahead_ns);
         let wanted_cpu = known.is_some_and(|thread| thread.wanted_cpu);
         let run_ns = now
             .run_ns
             .saturating_sub(before.run_ns)
             .min(period.length_ns);
         let switches = now.switches.saturating_sub(before.switches);
-        let counted_ns = now.wait_ns.saturating_sub(before.wait_ns);
         let waited = Waited {
-            counted_ns,
-            ahead_ns,
+            counted_ns: now.wait_ns.saturating_sub(before.wait_ns),
+            ahead_ns: known.map_or(0, |thread| thread.ahead_ns),
             wants_cpu,
         };
         let nothing_else = wanted_cpu && wants_cpu && run_ns == 0 && switches == 0;
@@ -229,51 +299,14 @@ impl ProcfsSource {
             true => waited.all_of(period.length_ns),
             false => waited.within(period.length_ns - run_ns, period.length_ns),
         };
-        let seen = |value: u64| self.schedstat.then_some(value);
-        let ready = seen(ready_ns).map(|sum_ns| ReadyTime {
-            sum_ns,
-            count: Some(switches),
-            histogram: None,
-        });
-        let preemptions = match (now.preemptions, before.preemptions) {
-            (Some(now), Some(before)) => Some(now.saturating_sub(before)),
-            _ => None,
-        };
-        let role = role(&name);
-        let sample = ThreadSample {
-            id,
-            process: Pid(pid),
-            name: Arc::clone(&name),
-            role,
-            forked_by: None,
-            state,
-            cpu,
+        let preemptions = now.preemptions.zip(before.preemptions);
+        Figures {
             run_ns,
-            ready,
-            throttled_ns: None,
-            preemptions,
-            wakeups: None,
-            wakers: None,
-            switches: seen(switches),
-            migrations: None,
-            settings,
-        };
-        let (round, wanted_cpu) = (self.round, wants_cpu);
-        self.threads.insert(
-            id,
-            Thread {
-                name,
-                counters: now,
-                wanted_cpu,
-                ahead_ns,
-                round,
-            },
-        );
-        Ok(Some(Seen {
-            sample,
-            wants_cpu,
-            renamed,
-        }))
+            ready_ns,
+            switches,
+            preemptions: preemptions.map(|(now, before)| now.saturating_sub(before)),
+            ahead_ns,
+        }
     }
 }
 

@@ -297,76 +297,13 @@ impl Importer {
         for task in tasks() {
             let mut own = BTreeSet::new();
             for (phase, event) in events(task) {
-                let fault = |message: String| phase.place.fault(event.line, &event.key, message);
-                let unheard = |how: &str, name: &str| {
-                    Err(fault(format!("waits for ever: nothing {how} `{name}`")))
-                };
-                let mut use_it = |kind: Kind, name: &str| {
-                    let users = it.users.entry((kind, name.to_string())).or_default();
-                    let (home, new) = (Home::of(task), own.insert((kind, name.to_string())));
-                    if users.homes.iter().any(|other| *other != home) && kind != Kind::Timer {
-                        return Err(fault(format!(
-                            "shares `{name}` with a task of another task group or with SCHED_DEADLINE; that is another \
-                             tenant here, and tenants share nothing"
-                        )));
+                it.note_uses(task, &event.act, &posted, &mut own)
+                    .map_err(|message| phase.place.fault(event.line, &event.key, message))?;
+                if let Act::Suspend(named) = &event.act {
+                    let name = suspended_on(task, named.as_deref(), &it.signalled);
+                    if name != task.name {
+                        renamed.insert((task.name.as_str(), name));
                     }
-                    users.homes.push(home);
-                    if new {
-                        users.threads += task.instances;
-                    }
-                    Ok(new)
-                };
-                match &event.act {
-                    Act::Lock(name) | Act::Unlock(name) => _ = use_it(Kind::Lock, name)?,
-                    Act::Signal(name) | Act::Broadcast(name) | Act::Resume(name) => {
-                        use_it(Kind::Event, name)?;
-                    }
-                    Act::Wait(name, lock) | Act::Sync(name, lock) => {
-                        use_it(Kind::Event, name)?;
-                        use_it(Kind::Lock, lock)?;
-                        if !it.signalled.contains(name) {
-                            return unheard("signals", name);
-                        }
-                    }
-                    Act::Suspend(named) => {
-                        let name = suspended_on(task, named.as_deref(), &it.signalled);
-                        use_it(Kind::Event, name)?;
-                        if !it.signalled.contains(name) {
-                            return unheard("resumes", name);
-                        }
-                        if name != task.name {
-                            renamed.insert((task.name.as_str(), name));
-                        }
-                    }
-                    Act::SemPost(name) => _ = use_it(Kind::Semaphore, name)?,
-                    Act::SemWait(name) => {
-                        use_it(Kind::Semaphore, name)?;
-                        if !posted.contains(name) {
-                            return unheard("posts to", name);
-                        }
-                    }
-                    Act::Barrier(name) => {
-                        let new = use_it(Kind::Barrier, name)?;
-                        if !new {
-                            let message = format!(
-                                "comes to `{name}` twice in this task; each name is one point, to which all its users come \
-                                 (rt-app counts more than there are, and waits for ever)"
-                            );
-                            return Err(fault(message));
-                        }
-                    }
-                    Act::Timer { name, absolute, .. } if !name.starts_with("unique") => {
-                        use_it(Kind::Timer, name)?;
-                        let users = it.users.entry((Kind::Timer, name.clone())).or_default();
-                        users.absolute |= absolute;
-                        if users.threads > 1 {
-                            return Err(fault(format!(
-                                "is the timer `{name}` of several threads, of which each moves it on for all; with \
-                                 \"ref\": \"unique\" each has its own"
-                            )));
-                        }
-                    }
-                    _ => {}
                 }
             }
         }
@@ -377,6 +314,93 @@ impl Importer {
             ));
         }
         Ok(it)
+    }
+
+    /// Notes what an event of a task uses. `posted`: the semaphores that some thread posts to; `own`: what
+    /// the task is known to use. An error says what is wrong with the event.
+    fn note_uses(
+        &mut self,
+        task: &Task,
+        act: &Act,
+        posted: &BTreeSet<&String>,
+        own: &mut BTreeSet<(Kind, String)>,
+    ) -> Result<(), String> {
+        let unheard = |how: &str, name: &str| format!("waits for ever: nothing {how} `{name}`");
+        match act {
+            Act::Lock(name) | Act::Unlock(name) => {
+                _ = self.note_use(task, Kind::Lock, name, own)?
+            }
+            Act::Signal(name) | Act::Broadcast(name) | Act::Resume(name) => {
+                self.note_use(task, Kind::Event, name, own)?;
+            }
+            Act::Wait(name, lock) | Act::Sync(name, lock) => {
+                self.note_use(task, Kind::Event, name, own)?;
+                self.note_use(task, Kind::Lock, lock, own)?;
+                if !self.signalled.contains(name) {
+                    return Err(unheard("signals", name));
+                }
+            }
+            Act::Suspend(named) => {
+                let name = suspended_on(task, named.as_deref(), &self.signalled);
+                self.note_use(task, Kind::Event, name, own)?;
+                if !self.signalled.contains(name) {
+                    return Err(unheard("resumes", name));
+                }
+            }
+            Act::SemPost(name) => _ = self.note_use(task, Kind::Semaphore, name, own)?,
+            Act::SemWait(name) => {
+                self.note_use(task, Kind::Semaphore, name, own)?;
+                if !posted.contains(name) {
+                    return Err(unheard("posts to", name));
+                }
+            }
+            Act::Barrier(name) => {
+                let new = self.note_use(task, Kind::Barrier, name, own)?;
+                if !new {
+                    return Err(format!(
+                        "comes to `{name}` twice in this task; each name is one point, to which all its users come \
+                         (rt-app counts more than there are, and waits for ever)"
+                    ));
+                }
+            }
+            Act::Timer { name, absolute, .. } if !name.starts_with("unique") => {
+                self.note_use(task, Kind::Timer, name, own)?;
+                let users = self.users.entry((Kind::Timer, name.clone())).or_default();
+                users.absolute |= absolute;
+                if users.threads > 1 {
+                    return Err(format!(
+                        "is the timer `{name}` of several threads, of which each moves it on for all; with \
+                         \"ref\": \"unique\" each has its own"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that a task uses the lock, event, semaphore, barrier or timer of this name. Returns whether that
+    /// is the task's first use of it.
+    fn note_use(
+        &mut self,
+        task: &Task,
+        kind: Kind,
+        name: &str,
+        own: &mut BTreeSet<(Kind, String)>,
+    ) -> Result<bool, String> {
+        let users = self.users.entry((kind, name.to_string())).or_default();
+        let (home, new) = (Home::of(task), own.insert((kind, name.to_string())));
+        if users.homes.iter().any(|other| *other != home) && kind != Kind::Timer {
+            return Err(format!(
+                "shares `{name}` with a task of another task group or with SCHED_DEADLINE; that is another \
+                 tenant here, and tenants share nothing"
+            ));
+        }
+        users.homes.push(home);
+        if new {
+            users.threads += task.instances;
+        }
+        Ok(new)
     }
 
     fn users(&self, kind: Kind, name: &str) -> Option<&Users> {

@@ -294,40 +294,7 @@ impl Task {
             }
         }
         for (number, (name, value)) in phases.iter().enumerate() {
-            let place = Place {
-                phase: phased.map(|_| name.clone()),
-                ..task.place.clone()
-            };
-            if !matches!(value.value, Value::Object(_)) {
-                return Err(task
-                    .place
-                    .fault(value.line, name, "is no object with events"));
-            }
-            let mut phase = Phase {
-                turns: Some(1),
-                events: Vec::new(),
-                place,
-            };
-            if let (Some(turns_of), Some(_)) = (value.get("loop"), phased) {
-                phase.turns = turns(&phase.place, turns_of)?;
-            }
-            for (key, value) in value.entries() {
-                if is_event(key) {
-                    let act = act(key, value, &phase.place)?;
-                    let (key, line) = (key.clone(), value.line);
-                    phase.events.push(Event { key, line, act });
-                } else if !PROPERTIES.contains(&key.as_str()) {
-                    unknown.push(format!(
-                        "`{key}` of task `{}`, line {}",
-                        task.name, value.line
-                    ));
-                }
-                lost_property(key, value, &mut phase);
-            }
-            if !value.entries().iter().any(|(key, _)| is_event(key)) {
-                let what = if phased.is_some() { name } else { &task.name };
-                return Err(task.place.fault(value.line, what, "has no event"));
-            }
+            let phase = task.phase(phased.map(|_| name.as_str()), value, unknown)?;
             if phased.is_some() {
                 task.phase_settings(number, value, &phase.place)?;
             }
@@ -344,6 +311,50 @@ impl Task {
             }
         }
         Ok(task)
+    }
+
+    /// Reads the events of a phase; without a name: of a task that has no phases.
+    fn phase(
+        &self,
+        name: Option<&str>,
+        json: &Json,
+        unknown: &mut Vec<String>,
+    ) -> anyhow::Result<Phase> {
+        let place = Place {
+            phase: name.map(String::from),
+            ..self.place.clone()
+        };
+        if !matches!(json.value, Value::Object(_)) {
+            let message = "is no object with events";
+            let name = name.unwrap_or_default();
+            return Err(self.place.fault(json.line, name, message));
+        }
+        let mut phase = Phase {
+            turns: Some(1),
+            events: Vec::new(),
+            place,
+        };
+        if let (Some(turns_of), Some(_)) = (json.get("loop"), name) {
+            phase.turns = turns(&phase.place, turns_of)?;
+        }
+        for (key, value) in json.entries() {
+            if is_event(key) {
+                let act = act(key, value, &phase.place)?;
+                let (key, line) = (key.clone(), value.line);
+                phase.events.push(Event { key, line, act });
+            } else if !PROPERTIES.contains(&key.as_str()) {
+                unknown.push(format!(
+                    "`{key}` of task `{}`, line {}",
+                    self.name, value.line
+                ));
+            }
+            lost_property(key, value, &mut phase);
+        }
+        if !json.entries().iter().any(|(key, _)| is_event(key)) {
+            let what = name.unwrap_or(&self.name);
+            return Err(self.place.fault(json.line, what, "has no event"));
+        }
+        Ok(phase)
     }
 
     /// Takes over a phase's settings of scheduling and CPUs for the thread; all phases must come to equal
