@@ -189,6 +189,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         proves,
     };
     let limits = (assembler.capabilities.as_ref()).map(|it| it.notes.clone());
+    let began = Instant::now();
     let observer = Observer::new(&config.tenants, options.source)?;
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
@@ -214,7 +215,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     );
     // A client may run in another folder.
     let shown = std::path::absolute(&options.config).unwrap_or_else(|_| options.config.clone());
-    let state = Arc::new(SharedState::new(shown, parts.facts.clone()));
+    let state = Arc::new(SharedState::new(shown, parts.facts.clone()).since(began));
     // From here on every way out drops the controller, which puts all settings back.
     let assembler = Box::new(assembler);
     let controller = Controller::new(parts, observer, actuator, assembler, state.clone());
@@ -323,11 +324,13 @@ fn choose(
     actuator: Option<&mut dyn HostActuator>,
     trace_points: Option<TracePoints>,
 ) -> Result<Choice, AgentError> {
+    let acts = actuator.is_some();
     let choice = match actuator {
         Some(actuator) => actuator.choose(config, trace_points),
         None => backend::expected(config),
     };
     match (&choice.reason, config.agent.backend) {
+        (None, _) if !acts => info!("dry run: would act through Quell's scheduler"),
         (None, _) => info!("acting through Quell's scheduler"),
         (Some(reason), _) if backend::needs_scheduler(config) => {
             return Err(AgentError::NoScheduler(reason.clone()));

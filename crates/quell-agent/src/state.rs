@@ -102,6 +102,12 @@ struct Inner {
 }
 
 impl SharedState {
+    /// The state of an agent that began to observe at a time: before the scheduler was loaded, which may take
+    /// seconds that the first window has.
+    pub fn since(self, started: Instant) -> SharedState {
+        SharedState { started, ..self }
+    }
+
     /// A state in which no period has been published.
     pub fn new(config: PathBuf, facts: Facts) -> SharedState {
         let inner = Inner {

@@ -35,7 +35,7 @@ pub fn main_of<C: Parser>(
         // `quell status | head` ends our output early, which is no failure.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            let _ = writeln!(std::io::stderr(), "{program}: {e:#}");
+            let _ = writeln!(std::io::stderr(), "{program}: {}", said_once(&e));
             ExitCode::from(if commands::is_users(&e) { 2 } else { 1 })
         }
     }
@@ -56,9 +56,41 @@ fn usage(program: &str, e: &clap::Error) -> ExitCode {
     ExitCode::from(if e.use_stderr() { 2 } else { 0 })
 }
 
+/// An error and its causes, without the causes that the text has already: some errors tell theirs themselves.
+fn said_once(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 fn is_broken_pipe(e: &anyhow::Error) -> bool {
     let io = e
         .chain()
         .find_map(|cause| cause.downcast_ref::<std::io::Error>());
     io.is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said_once;
+
+    #[test]
+    fn a_cause_that_an_error_tells_itself_is_told_once() {
+        let cause = || anyhow::anyhow!("no such file");
+        for (outer, text) in [
+            (
+                "a.toml: no such file; give another",
+                "a.toml: no such file; give another",
+            ),
+            ("cannot read a.toml", "cannot read a.toml: no such file"),
+        ] {
+            assert_eq!(said_once(&cause().context(outer)), text);
+        }
+    }
 }

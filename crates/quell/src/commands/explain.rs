@@ -29,7 +29,8 @@ fn render(explain: &Explain) -> String {
         (None, _) => "no weight of Quell's".to_string(),
         (Some(weight), Some(cgroup)) => format!("weight {weight} of cgroup {}", shown(&cgroup.0)),
         (Some(weight), None) => format!(
-            "weight {weight} by the nice values of its threads, as no cgroup holds them and no others"
+            "weight {weight}; no cgroup with a cpu.weight holds its threads and no others, so Quell's scheduler \
+             counts it, or else their nice values"
         ),
     };
     let mut text = format!(

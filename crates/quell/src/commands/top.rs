@@ -26,7 +26,7 @@ impl Screen {
     }
 
     fn draw(&self, text: &str) -> anyhow::Result<()> {
-        let (columns, rows) = terminal::size()?;
+        let (columns, rows) = size_or_usual(terminal::size()?);
         let mut out = stdout().lock();
         queue!(out, cursor::MoveTo(0, 0))?;
         for line in text.lines().take(usize::from(rows)) {
@@ -42,6 +42,13 @@ impl Screen {
         out.flush()?;
         Ok(())
     }
+}
+
+/// The size of a terminal, in columns and rows. A serial line tells 0 where nobody has set its size: then 80 by
+/// 24.
+fn size_or_usual((columns, rows): (u16, u16)) -> (u16, u16) {
+    let or = |size, usual| if size == 0 { usual } else { size };
+    (or(columns, 80), or(rows, 24))
 }
 
 impl Drop for Screen {
@@ -102,5 +109,17 @@ pub fn top(args: &cli::Top) -> anyhow::Result<()> {
                 _ => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_or_usual;
+
+    #[test]
+    fn a_terminal_without_a_size_has_the_usual_one() {
+        assert_eq!(size_or_usual((0, 0)), (80, 24));
+        assert_eq!(size_or_usual((132, 0)), (132, 24));
+        assert_eq!(size_or_usual((200, 50)), (200, 50));
     }
 }
