@@ -320,15 +320,15 @@ mod tests {
             (1.9, 100, 0.1, 0.0), // it used too much
             (2.0, 100, 0.1, 2.0),
             (2.0, 100, 2.1, 0.0),
-            (3.0, 100, 2.1, 3.0), // its lag is worth what it runs
-            (4.0, 100, 4.0, 4.0),
-            (4.0, 100, 4.1, 0.0),
+            (2.2, 100, 2.1, 2.2), // its lag is worth what it runs
+            (4.0, 100, 2.5, 2.5),
+            (4.0, 100, 2.6, 0.0), // but never for longer than a slice and a little
             (4.0, 50, 2.1, 0.0), // not to half of the weight
             (4.0, 50, 2.0, 2.0),
             (4.0, 10, 2.0, 2.0),
-            (2.0, 200, 3.0, 4.0),    // to twice the weight
-            (4.0, 10_000, 5.0, 0.0), // never for longer than the longest slice
-            (300.0, 10_000, 4.0, 4.0),
+            (2.0, 200, 2.5, 2.5), // to twice the weight
+            (4.0, 10_000, 2.6, 0.0),
+            (300.0, 10_000, 2.5, 2.5),
         ] {
             let ns = |ms: f64| (ms * MS as f64).round();
             let found =

@@ -38,9 +38,9 @@
  *              runs as a light one is a slice, for which it needs a lag of FAIR_LIGHT_LAG, or what its lag is
  *              worth; and a lag only grows with what other tasks are served (fair.h).
  *          A light task waits only for light tasks that were runnable before it, or woke within
- *          DEADLINE_LIGHT_RATIO x FAIR_SLICE_MAX after it and are shorter, for FAIR_SLICE_MAX of each: where
- *          there are n of these it runs after n x FAIR_SLICE_MAX / M at most, since a running task that is
- *          not light is preempted at once, or after WAKEUP_MIN_RUN.
+ *          DEADLINE_LIGHT_RATIO x DEADLINE_LIGHT_RUN_MAX after it and are shorter, for DEADLINE_LIGHT_RUN_MAX
+ *          of each: where there are n of these it runs after n x DEADLINE_LIGHT_RUN_MAX / M at most, since a
+ *          running task that is not light is preempted at once, or after WAKEUP_MIN_RUN.
  *          Any other task waits until d = DEADLINE_SHARE_DELAY + (its slice's lag - its lag) x W / (M x
  *          WEIGHT_ONE) from now at most, then for DEADLINE_LEAD_MAX, and for what (2) and (3) allow. Nothing
  *          in this depends on how tasks came to be, or which task woke which.
@@ -58,6 +58,11 @@
 
 /* A deadline is earlier than the task's enqueueing by this at most, except for light tasks. */
 #define DEADLINE_LEAD_MAX (2 * URGENCY_AGE_MAX)
+/*
+ * A light task runs for this long at most: a slice and a little, for tasks that usually run for a slice. With
+ * 4 ms, longer requests waited for tasks of 2 to 4 ms.
+ */
+#define DEADLINE_LIGHT_RUN_MAX (2500 * NS_PER_US)
 /* A light task precedes longer ones that woke before it by this many times the difference of their bursts. */
 #define DEADLINE_LIGHT_RATIO 4
 /* Longer than any wait. */
@@ -193,7 +198,7 @@ static inline u64 deadline_request(u64 otherwise, u64 start, u64 work, u64 age, 
 
 /*
  * For how long a task that wakes is light, by its lag and its average burst: what its lag is worth to its
- * weight, but a slice at least and FAIR_SLICE_MAX at most. 0: the task is not light, since it usually runs
+ * weight, but a slice at least and DEADLINE_LIGHT_RUN_MAX at most. 0: the task is not light, since it usually runs
  * for longer or used more than its share.
  */
 static inline u64 deadline_light_run(s64 lag, u64 weight, u64 burst_avg)
@@ -203,15 +208,15 @@ static inline u64 deadline_light_run(s64 lag, u64 weight, u64 burst_avg)
 	u64 run = (u64)lag * weight / WEIGHT_ONE;
 	if (run < FAIR_SLICE)
 		run = FAIR_SLICE;
-	if (run > FAIR_SLICE_MAX)
-		run = FAIR_SLICE_MAX;
+	if (run > DEADLINE_LIGHT_RUN_MAX)
+		run = DEADLINE_LIGHT_RUN_MAX;
 	return burst_avg <= run ? run : 0;
 }
 
 /* The deadline of a light task that woke at woke_at, by its average burst. */
 static inline u64 deadline_light(u64 woke_at, u64 burst_avg)
 {
-	u64 burst = burst_avg < FAIR_SLICE_MAX ? burst_avg : FAIR_SLICE_MAX;
+	u64 burst = burst_avg < DEADLINE_LIGHT_RUN_MAX ? burst_avg : DEADLINE_LIGHT_RUN_MAX;
 
 	return DEADLINE_BASE - DEADLINE_LIGHT_LEAD + woke_at + DEADLINE_LIGHT_RATIO * burst;
 }
