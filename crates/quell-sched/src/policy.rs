@@ -323,7 +323,7 @@ mod tests {
             (2.2, 100, 2.1, 2.2), // its lag is worth what it runs
             (4.0, 100, 2.5, 2.5),
             (4.0, 100, 2.6, 0.0), // but never for longer than a slice and a little
-            (4.0, 50, 2.1, 0.0), // not to half of the weight
+            (4.0, 50, 2.1, 0.0),  // not to half of the weight
             (4.0, 50, 2.0, 2.0),
             (4.0, 10, 2.0, 2.0),
             (2.0, 200, 2.5, 2.5), // to twice the weight
