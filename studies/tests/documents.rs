@@ -9,11 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Programs of other projects that the guide uses.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "cargo",
     "curl",
     "install",
     "journalctl",
+    "rm",
     "systemctl",
     "uname",
 ];
@@ -139,7 +140,7 @@ fn a_wrong_command_is_noticed() {
         "quell statsu",
         "quell status --window 0",
         "./dev demos",
-        "rm x",
+        "mv x",
     ] {
         assert!(mistake(wrong, &dev).is_some(), "{wrong}");
     }

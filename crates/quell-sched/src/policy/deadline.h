@@ -198,8 +198,8 @@ static inline u64 deadline_request(u64 otherwise, u64 start, u64 work, u64 age, 
 
 /*
  * For how long a task that wakes is light, by its lag and its average burst: what its lag is worth to its
- * weight, but a slice at least and DEADLINE_LIGHT_RUN_MAX at most. 0: the task is not light, since it usually runs
- * for longer or used more than its share.
+ * weight, but a slice at least and DEADLINE_LIGHT_RUN_MAX at most. 0: the task is not light, since it usually
+ * runs for longer or used more than its share.
  */
 static inline u64 deadline_light_run(s64 lag, u64 weight, u64 burst_avg)
 {

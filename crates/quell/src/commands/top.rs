@@ -44,8 +44,8 @@ impl Screen {
     }
 }
 
-/// The size of a terminal, in columns and rows. A serial line tells 0 where nobody has set its size: then 80 by
-/// 24.
+/// The size of a terminal, in columns and rows. A serial line tells 0 where nobody has set its size: then 80
+/// by 24.
 fn size_or_usual((columns, rows): (u16, u16)) -> (u16, u16) {
     let or = |size, usual| if size == 0 { usual } else { size };
     (or(columns, 80), or(rows, 24))
