@@ -214,8 +214,8 @@ pub struct Figures {
     pub work_unit: Option<String>,
     /// CPU time as a share of the whole host, 0 to 1.
     pub cpu_share: f64,
-    /// CPU time by thread program, as a share of the whole host, for a tenant of thread programs. Empty for a
-    /// VM, where the guest's threads are not seen.
+    /// CPU time by thread program, as a share of the whole host, for a tenant of thread programs; without
+    /// that of processes that threads start. Empty for a VM, where the guest's threads are not seen.
     #[serde(default)]
     pub programs: BTreeMap<String, f64>,
     /// Answered requests.

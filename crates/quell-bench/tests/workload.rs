@@ -5,6 +5,7 @@
 
 use quell_bench::workload::{Interrupted, Measurement, Workload};
 use quell_scenario::Scenario;
+use quell_testkit::eventually;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -293,6 +294,158 @@ program = [{ run_us = 10 }, { sleep_us = 1000 }]
     workload.stop().unwrap();
 }
 
+/// How long a busy machine may take until something has happened.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The other processes in the group that this process leads, each with its parent; those that are not reaped
+/// yet are among them if `all`.
+fn followers(leader: u32, all: bool) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let Some((pid, _)) = stat.split_once(" (") else {
+            continue;
+        };
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        // The group of a process that is just being reaped is -1.
+        let number = |it: &str| it.parse::<i32>().unwrap() as u32;
+        let [pid, parent, group] = [pid, fields[1], fields[2]].map(number);
+        if group == leader && pid != leader && (all || fields[0] != "Z") {
+            found.push((pid, parent));
+        }
+    }
+    found
+}
+
+fn one_thread(program: &str) -> String {
+    format!(
+        "[[tenant]]\nname = \"make\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"make\"\n\
+         program = [{program}]\n"
+    )
+}
+
+#[test]
+fn a_thread_has_so_many_processes_at_most() {
+    let program = "{ spawn = { program = [{ sleep_us = 20000 }], wait = false, most = 3 } }";
+    let mut workload = start(&one_thread(program)).unwrap();
+    let player = pids(&workload)[0];
+    let over = Arc::new(AtomicBool::new(false));
+    let watch = {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            let mut most = 0;
+            while !over.load(Ordering::Relaxed) {
+                most = most.max(followers(player, true).len());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            most
+        })
+    };
+    let measured = measure(&mut workload, 1);
+    over.store(true, Ordering::Relaxed);
+    // A process that has ended counts until it is reaped.
+    assert_eq!(watch.join().unwrap(), 3);
+    // Three at a time, of 20 ms and more each; the rest is for readings that come late.
+    let rounds = measured[0].work.unwrap();
+    let due = 3.0 * measured[0].length_ns as f64 / 20e6;
+    assert!((5.0..=1.5 * due).contains(&rounds), "{rounds} of {due}");
+    workload.stop().unwrap();
+    assert!(eventually(LIMIT, || followers(player, false).is_empty()));
+}
+
+#[test]
+fn a_thread_waits_for_all_its_processes_and_counts_what_they_use() {
+    // One process that runs and sleeps, and one that runs and starts another.
+    let program = "{ spawn = { program = [{ run_us = 1000 }, { sleep_us = 5000 }], wait = false } }, \
+                   { spawn = { program = [{ repeat = { times = 2, program = [{ run_us = 500 }] } }, \
+                   { spawn = { program = [{ run_us = 2000 }] } }] } }";
+    let mut workload = start(&one_thread(program)).unwrap();
+    let player = pids(&workload)[0];
+    let measured = measure(&mut workload, 1).remove(0);
+    let rounds = measured.work.unwrap();
+    // A round takes 6 ms at least.
+    let most = 1.5 * measured.length_ns as f64 / 6e6;
+    assert!((5.0..=most).contains(&rounds), "{rounds} of {most}");
+    // 4 ms of CPU time each, however long that takes; a round may have begun before the window.
+    let ms = measured.cpu_ns as f64 / 1e6;
+    assert!(ms >= 4.0 * (rounds - 1.0), "{ms} in {rounds}");
+    // Two processes at a time.
+    let time = 2.2 * measured.length_ns as f64 / 1e6;
+    assert!(ms <= time, "{ms} of {time}");
+    workload.stop().unwrap();
+    assert!(eventually(LIMIT, || followers(player, false).is_empty()));
+}
+
+#[test]
+fn a_long_process_counts_while_it_runs() {
+    let program = "{ spawn = { program = [{ run_us = 60000000 }], wait = false } }, \
+                   { sleep_us = 60000000 }";
+    let mut workload = start(&one_thread(program)).unwrap();
+    let player = pids(&workload)[0];
+    let measured = measure(&mut workload, 1).remove(0);
+    let part = measured.cpu_ns as f64 / measured.length_ns as f64;
+    assert!((0.001..1.1).contains(&part), "{part}");
+    assert_eq!(followers(player, true).len(), 1);
+    workload.stop().unwrap();
+    assert!(eventually(LIMIT, || followers(player, false).is_empty()));
+}
+
+#[test]
+fn a_process_outlives_its_parent_and_not_the_player() {
+    let program = "{ spawn = { program = [{ run_us = 10 }, \
+                   { spawn = { program = [{ sleep_us = 60000000 }], wait = false } }], wait = false } }, \
+                   { spawn = { program = [{ run_us = 60000000 }], wait = false } }, \
+                   { sleep_us = 60000000 }";
+    let scenario = one_thread(program);
+    let both = |player: u32| {
+        let found = followers(player, false);
+        let left = found.iter().filter(|it| it.1 != player).count();
+        found.len() == 2 && left == 1
+    };
+    let workload = start(&scenario).unwrap();
+    let player = pids(&workload)[0];
+    // Tenants that take no requests are held until the load begins.
+    let group = nix::unistd::Pid::from_raw(player as i32);
+    nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert!(eventually(LIMIT, || both(player)));
+    // The player is our own child and not reaped yet, so the pid is still its own.
+    nix::sys::signal::kill(group, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(eventually(LIMIT, || followers(player, false).is_empty()));
+    drop(workload);
+
+    let workload = start(&scenario).unwrap();
+    let player = pids(&workload)[0];
+    workload.stop().unwrap();
+    assert!(eventually(LIMIT, || followers(player, false).is_empty()));
+}
+
+#[test]
+fn requests_start_processes_too() {
+    let mut workload = start(&format!(
+        "[[tenant]]\nname = \"cgi\"\n{LOAD}\n[[tenant.thread]]\nname = \"cgi\"\ncount = 2\n\
+         nice = 5\nspin_us = 50\n\
+         program = [\"request\", {{ spawn = {{ program = [{{ run_us = 1000 }}] }} }}, \"respond\"]"
+    ))
+    .unwrap();
+    let measured = measure(&mut workload, 1).remove(0);
+    assert!(
+        (30..80).contains(&measured.requests),
+        "{}",
+        measured.requests
+    );
+    assert_eq!(measured.errors, 0);
+    assert!(
+        measured.latency.min() >= 990_000,
+        "{}",
+        measured.latency.min()
+    );
+    let each = measured.cpu_ns / measured.requests;
+    assert!(each >= 900_000, "{each}");
+    workload.stop().unwrap();
+}
+
 /// Runs one application for a second; the load generator verifies every answer.
 fn application(name: &str, package: &str, table: &str) {
     let batch = if name == "xz" {
@@ -428,6 +581,8 @@ fn killing_us_leaves_no_tenant_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("scenario.toml");
     let mut text = format!("name = \"test\"\n[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
+    text +=
+        &one_thread("{ spawn = { program = [{ sleep_us = 60000000 }], wait = false, most = 4 } }");
     // nginx has workers, of which we are not the parent.
     if Path::new("/usr/sbin/nginx").exists() {
         text += &format!("[[tenant]]\nname = \"web\"\n{LOAD}\n[tenant.app.nginx]\n");
@@ -443,9 +598,9 @@ fn killing_us_leaves_no_tenant_behind() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(ours.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    // Kept: without a reader the next line would end the process.
+    let mut out = BufReader::new(ours.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
     let pids: Vec<u32> = line
         .trim_start_matches("running: ")
         .split(|c: char| !c.is_ascii_digit())
@@ -455,11 +610,12 @@ fn killing_us_leaves_no_tenant_behind() {
         !pids.is_empty() && pids.iter().all(|&pid| runs(pid)),
         "{line}"
     );
+    assert!(eventually(LIMIT, || followers(pids[1], false).len() == 4));
     ours.kill().unwrap();
     ours.wait().unwrap();
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while pids.iter().any(|&pid| runs(pid)) {
-        assert!(Instant::now() < give_up, "still there: {pids:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let gone = |&pid: &u32| !runs(pid) && followers(pid, false).is_empty();
+    assert!(
+        eventually(LIMIT, || pids.iter().all(gone)),
+        "still there: {pids:?}"
+    );
 }

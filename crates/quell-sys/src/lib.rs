@@ -5,6 +5,7 @@
 //! | [`sched`] | `sched_getattr`, `sched_setattr`, `sched_setscheduler`, affinity, nice values |
 //! | [`mapping`] | memory that is shared with the kernel or with another process |
 //! | [`process`] | what a child does between fork and exec |
+//! | [`copies`] | processes that are copies of this one, without exec |
 //! | [`mod@file`] | `getdents64`, `FIONREAD` |
 //! | [`bpf`] | the switch for the run times of BPF programs |
 //! | [`clock`] | clocks, in ns (by `nix`; here so that there is one conversion) |
@@ -17,6 +18,7 @@
 pub mod bpf;
 pub mod capability;
 pub mod clock;
+pub mod copies;
 pub mod file;
 pub mod mapping;
 pub mod memory;

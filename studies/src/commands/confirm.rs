@@ -7,7 +7,6 @@ use crate::hunt::confirm::{self, Confirmed};
 use anyhow::Context;
 use quell::commands::InputError;
 use quell::commands::bench::{Job, files_writable, folder_writable, print};
-use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -50,11 +49,6 @@ pub fn run(args: &cli::Confirm) -> anyhow::Result<()> {
             cases.len(),
             case.workload
         )?;
-        if args.on != Substrate::Sim && confirm::starts_processes(&case.workload) {
-            let why = "its tasks start processes, which runs on the simulator only";
-            writeln!(io::stderr(), "left out: {why}")?;
-            continue;
-        }
         let text = confirm::scenario(case, name)?;
         let file = PathBuf::from(format!("{name}.toml"));
         let job = match Job::new(&file, &text, &[], sides.clone(), &measure) {

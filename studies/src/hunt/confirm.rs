@@ -5,9 +5,9 @@
 //! task's threads were ready before they ran. A find is confirmed where the 99th percentile breaks the hunt's
 //! own limit ([`super::LIMIT`]) there as well.
 //!
-//! Limits: a cgroup that holds tasks and groups, which cgroup v2 refuses, and tasks that start processes
-//! cannot be played. Run delays are those of every activation, also of threads that were preempted; the
-//! hunt's are those of wakeups only. Caches are those of the machine.
+//! Limits: a cgroup that holds tasks and groups, which cgroup v2 refuses, cannot be played. Run delays are
+//! those of every activation, also of threads that were preempted; the hunt's are those of wakeups only.
+//! Caches are those of the machine.
 
 use super::light::light;
 use super::score::LEAST_MS;
@@ -71,11 +71,6 @@ impl Confirmed {
             rows,
         }
     }
-}
-
-/// Whether tasks of a workload start processes, which the player of real threads does not do.
-pub fn starts_processes(workload: &Workload) -> bool {
-    workload.tasks.iter().any(|task| task.does.gives_birth())
 }
 
 /// The name of the tenant that plays a task.

@@ -2,12 +2,13 @@
 
 use super::sink::Sink;
 use super::trace::TraceFile;
-use crate::workload::{Scheduling, Workload};
+use crate::workload::{RunningTenant, Scheduling, Workload, processes};
 use anyhow::Context;
 use quell_linux::record::Recorder;
-use quell_model::Pid;
+use quell_model::{Pid, Tid};
 use quell_sys::clock::boottime_ns;
-use quell_trace::{Analyser, Event};
+use quell_trace::{Analyser, Event, Kind};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -28,8 +29,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) struct Watch {
     warmup: Duration,
     length: Duration,
-    /// Each tenant's processes.
-    processes: Vec<Vec<Pid>>,
+    tenants: Vec<RunningTenant>,
     /// The folder, side and pair of the trace to leave, if any.
     trace: Option<(PathBuf, String, u32)>,
 }
@@ -42,11 +42,10 @@ impl Watch {
         length: Duration,
         trace: Option<(PathBuf, String, u32)>,
     ) -> Watch {
-        let tenants = workload.tenants().iter();
         Watch {
             warmup,
             length,
-            processes: tenants.map(|tenant| tenant.pids.clone()).collect(),
+            tenants: workload.tenants().to_vec(),
             trace,
         }
     }
@@ -69,8 +68,11 @@ impl Watch {
         let end = begins + self.length.as_nanos() as u64;
         // The receiver waits for this, so sending cannot fail.
         let _ = recording.send(());
+        // After the recorder has started, which tells of every process that is started from now on.
+        let mut owners = Owners::new(&processes(&self.tenants));
         let mut sink = (Analyser::new(begins..end), trace);
         let mut add = |event: &Event| {
+            owners.follow(event);
             sink.add(event);
             Ok(())
         };
@@ -82,14 +84,51 @@ impl Watch {
         let (analyser, trace) = sink;
         trace.map_or(Ok(()), TraceFile::finish)?;
         let analysis = analyser.finish(Some(end));
-        let tenant = |pids: &Vec<Pid>| {
-            let mut scheduling = Scheduling::default();
-            for process in analysis.processes(|thread| pids.contains(&thread.pid)) {
-                scheduling.add_process(&process);
+        let mut scheduling = vec![Scheduling::default(); self.tenants.len()];
+        for process in analysis.processes(|thread| owners.of.contains_key(&thread.pid)) {
+            if let Some(&tenant) = owners.of.get(&process.pid) {
+                scheduling[tenant].add_process(&process);
             }
-            scheduling
-        };
-        Ok(self.processes.iter().map(tenant).collect())
+        }
+        Ok(scheduling)
+    }
+}
+
+/// The tenants of processes: a process that a tenant's thread starts is the tenant's, too.
+#[derive(Debug)]
+struct Owners {
+    /// By process, the tenant.
+    of: HashMap<Pid, usize>,
+    /// By thread, its process.
+    process_of: HashMap<Tid, Pid>,
+}
+
+impl Owners {
+    /// With the processes that each tenant has already.
+    fn new(tenants: &[Vec<Pid>]) -> Owners {
+        let of = tenants.iter().enumerate();
+        let of = of.flat_map(|(tenant, pids)| pids.iter().map(move |&pid| (pid, tenant)));
+        Owners {
+            of: of.collect(),
+            process_of: HashMap::new(),
+        }
+    }
+
+    /// Takes the next event.
+    fn follow(&mut self, event: &Event) {
+        match &event.kind {
+            Kind::Thread(thread) => {
+                self.process_of.insert(thread.tid, thread.pid);
+            }
+            Kind::New { thread, by } => {
+                let creator = self.process_of.get(by).and_then(|pid| self.of.get(pid));
+                if let Some(&tenant) = creator {
+                    self.of.insert(thread.pid, tenant);
+                }
+                self.process_of.insert(thread.tid, thread.pid);
+            }
+            Kind::Switch { .. } | Kind::Wakeup { .. } | Kind::Rename { .. } | Kind::Lost => {}
+        }
     }
 }
 
@@ -98,4 +137,40 @@ fn buffer_bytes() -> u32 {
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let each = (BUFFERS_BYTES / cpus).clamp(LEAST_BYTES, MOST_BYTES);
     1 << each.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_trace::Thread;
+
+    #[test]
+    fn processes_that_a_tenant_starts_are_the_tenants() {
+        let thread = |tid: u32, pid: u32| Thread {
+            tid: Tid(tid),
+            pid: Pid(pid),
+            name: "t".into(),
+        };
+        let new = |tid, pid, by| Kind::New {
+            thread: thread(tid, pid),
+            by: Tid(by),
+        };
+        let mut owners = Owners::new(&[vec![Pid(10)], vec![Pid(20), Pid(25)]]);
+        for kind in [
+            Kind::Thread(thread(21, 20)),
+            Kind::Thread(thread(30, 30)),
+            new(11, 10, 10),
+            new(40, 40, 11),
+            new(41, 41, 21),
+            new(42, 42, 41),
+            new(43, 43, 30),
+        ] {
+            let (at_ns, cpu) = (1, 0);
+            owners.follow(&Event { at_ns, cpu, kind });
+        }
+        let of = |pid| owners.of.get(&Pid(pid)).copied();
+        assert_eq!([10, 40].map(of), [Some(0); 2]);
+        assert_eq!([20, 25, 41, 42].map(of), [Some(1); 4]);
+        assert_eq!([30, 43].map(of), [None; 2]);
+    }
 }

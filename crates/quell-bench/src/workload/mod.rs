@@ -66,8 +66,34 @@ pub struct RunningTenant {
     pub name: TenantName,
     /// What the scenario says of the tenant that an agent needs to know.
     pub wishes: TenantSpec,
-    /// The tenant's processes; the first was started by us, the others, ascending, are its descendants.
+    /// The tenant's processes; the first was started by us, the others, ascending, are its descendants. Those
+    /// that thread programs start (`spawn`) come and go, and are not among them.
     pub pids: Vec<Pid>,
+}
+
+/// The processes of each tenant at the moment, those that thread programs started included.
+pub fn processes(tenants: &[RunningTenant]) -> Vec<Vec<Pid>> {
+    let all = process::all();
+    let of = |tenant: &RunningTenant| {
+        let first = tenant.pids.iter().take(1);
+        let followers = first.flat_map(|first| process::followers(&all, first.0));
+        let mut pids: Vec<Pid> = followers.map(Pid).collect();
+        pids.extend(&tenant.pids);
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    };
+    tenants.iter().map(of).collect()
+}
+
+/// The processes of a tenant that stay while it runs.
+fn lasting(started: &Started) -> Vec<Pid> {
+    let first = started.process.pid();
+    let pids = match started.counts {
+        Some(_) => vec![first],
+        None => process::family(first),
+    };
+    pids.into_iter().map(Pid).collect()
 }
 
 /// What an agent needs to know of a tenant, besides its name and processes.
@@ -123,9 +149,8 @@ impl Workload {
     /// has the hidden `player` subcommand. Setting `interrupt` ends this and [`Workload::measure`] soon.
     ///
     /// # Errors
-    /// [`Interrupted`]; a tenant that cannot run on this machine (a VM, or one that spawns threads), a CPU
-    /// that cannot be used, a cgroup that cannot be made, and a tenant that does not start or does not
-    /// answer.
+    /// [`Interrupted`]; a tenant that cannot run on this machine (a VM), a CPU that cannot be used, a cgroup
+    /// that cannot be made, and a tenant that does not start or does not answer.
     pub fn start(
         scenario: &Scenario,
         quell_exe: &Path,
@@ -140,11 +165,6 @@ impl Workload {
             anyhow::ensure!(
                 instance.table.spec.kind != TenantKind::Vm,
                 "tenant {}: kind = \"vm\" does not run on this machine yet",
-                instance.name
-            );
-            anyhow::ensure!(
-                !instance.table.threads.iter().any(|it| it.spawns()),
-                "tenant {}: `spawn` runs on the simulator only, yet (--on sim)",
                 instance.name
             );
         }
@@ -203,10 +223,7 @@ impl Workload {
             .map(|(instance, running)| RunningTenant {
                 name: instance.name.clone(),
                 wishes: wishes(instance),
-                pids: process::family(running.started.process.pid())
-                    .into_iter()
-                    .map(Pid)
-                    .collect(),
+                pids: lasting(&running.started),
             });
         let tenants = tenants.collect();
         Ok(Workload {
@@ -556,18 +573,40 @@ fn read_at(
         time: Instant::now(),
         tenants: Vec::new(),
     };
+    let spawn = running.iter().any(|it| it.started.counts.is_some());
+    let all = if spawn { process::all() } else { Vec::new() };
     for (tenant, running) in tenants.iter().zip(running) {
         let alive = running.started.process.check_alive();
         alive.with_context(|| format!("tenant {}", tenant.name))?;
+        let lasting = tenant.pids.iter().filter_map(|pid| process::cpu_ns(pid.0));
         reading.tenants.push(TenantReading {
-            cpu_ns: tenant
-                .pids
-                .iter()
-                .filter_map(|pid| process::cpu_ns(pid.0))
-                .sum(),
+            cpu_ns: lasting.sum::<u64>() + spawned_ns(&running.started, &all),
             programs_ns: process::programs_ns(running.started.process.pid(), &running.programs),
             work: running.started.work.as_ref().map(|work| work.done()),
         });
     }
     Ok(reading)
+}
+
+/// How often to try to read what processes have used while none of them is reaped.
+const READ_TRIES: u32 = 10;
+
+/// The CPU time of the processes that a tenant's threads started, those that have ended included, in ns;
+/// `all` are the machine's processes.
+fn spawned_ns(started: &Started, all: &[process::Listed]) -> u64 {
+    let Some(counts) = &started.counts else {
+        return 0;
+    };
+    let followers = process::followers(all, started.process.pid());
+    let mut used = 0;
+    for _ in 0..READ_TRIES {
+        let ended = counts.ended_ns();
+        let alive = followers.iter().filter_map(|&pid| process::cpu_ns(pid));
+        used = ended + alive.sum::<u64>();
+        // One that was reaped meanwhile is in both, or in none.
+        if counts.ended_ns() == ended {
+            break;
+        }
+    }
+    used
 }

@@ -2,7 +2,7 @@
 
 use super::apps::{Launch, Started, Work};
 use super::load::{Connect, SeqpacketTarget, Target};
-use super::player::{PlayerSpec, READY, Rounds, Ticket};
+use super::player::{Counts, PlayerSpec, READY, Ticket};
 use anyhow::{Context, ensure};
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -35,15 +35,15 @@ pub fn start(
     quell_exe: &Path,
     launch: &Launch<'_>,
 ) -> anyhow::Result<Started> {
-    let rounds_file = launch.folder.join("rounds");
-    let file = File::create(&rounds_file).context("cannot make the player's counter")?;
-    file.set_len(Rounds::SIZE)
-        .context("cannot make the player's counter")?;
-    let rounds = Rounds::open(&rounds_file)?;
+    let counts_file = launch.folder.join("counts");
+    let file = File::create(&counts_file).context("cannot make the player's counts")?;
+    file.set_len(Counts::SIZE)
+        .context("cannot make the player's counts")?;
+    let counts = Arc::new(Counts::open(&counts_file)?);
     let spec = PlayerSpec {
         threads: threads.to_vec(),
         cpus: launch.cpus,
-        rounds: rounds_file,
+        counts: counts_file,
     };
     let spec_file = launch.folder.join("player.json");
     std::fs::write(&spec_file, serde_json::to_vec(&spec)?)
@@ -86,11 +86,13 @@ pub fn start(
             inside: Arc::default(),
         }) as Box<dyn Connect>
     });
-    let work = (!takes_requests).then(|| Box::new(rounds) as Box<dyn Work>);
+    let work = (!takes_requests).then(|| Box::new(Arc::clone(&counts)) as Box<dyn Work>);
+    let spawns = threads.iter().any(ThreadProgram::spawns);
     Ok(Started {
         process,
         connect,
         work,
+        counts: spawns.then_some(counts),
     })
 }
 
@@ -113,9 +115,9 @@ impl Connect for Link {
     }
 }
 
-impl Work for Rounds {
+impl Work for Arc<Counts> {
     fn done(&self) -> f64 {
-        self.get() as f64
+        self.rounds() as f64
     }
 
     fn unit(&self) -> &'static str {

@@ -82,7 +82,7 @@ impl Nursery {
     }
 }
 
-/// A child. Dropping ends it and its process group.
+/// A child. Dropping ends it and its process group, and waits for that.
 pub struct Process {
     child: Child,
     program: String,
@@ -164,46 +164,80 @@ impl Drop for Process {
         while self.check_alive().is_ok() && Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Ends the rest of the group before the leader is reaped and its id is free.
+        // Ends the rest of the group before the leader is reaped and its id is free. On a busy machine it may
+        // have to wait for a CPU to die on.
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
+        let give_up = Instant::now() + GRACE;
+        let alive = |it: &Listed| it.group == self.pid() && !it.ended;
+        while all().iter().any(alive) && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let _ = self.child.wait();
     }
 }
 
-/// The process itself first, then its descendants, ascending by pid.
-pub fn family(pid: u32) -> Vec<u32> {
-    let mut parents: Vec<(u32, u32)> = Vec::new();
+/// A process, as `/proc` tells of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    pid: u32,
+    /// Whether it has ended and is not reaped yet.
+    ended: bool,
+    parent: u32,
+    /// The id of its process group.
+    group: u32,
+}
+
+/// All processes, ascending by pid.
+pub fn all() -> Vec<Listed> {
+    let mut all = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // The name in parentheses may hold anything; the parent is the second field after it.
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let after = stat.rsplit(')').next().unwrap_or_default();
-        if let Some(parent) = after
-            .split_whitespace()
-            .nth(1)
-            .and_then(|field| field.parse().ok())
-        {
-            parents.push((pid, parent));
+        // The name in parentheses may hold anything.
+        let mut after = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let ended = matches!(after.next(), Some("Z" | "X"));
+        let mut number = || after.next()?.parse().ok();
+        if let (Some(parent), Some(group)) = (number(), number()) {
+            all.push(Listed {
+                pid,
+                ended,
+                parent,
+                group,
+            });
         }
     }
-    parents.sort_unstable();
+    all.sort_unstable_by_key(|it| it.pid);
+    all
+}
+
+/// The process itself first, then its descendants, ascending by pid.
+pub fn family(pid: u32) -> Vec<u32> {
+    let all = all();
     let mut family = vec![pid];
     let mut index = 0;
     while index < family.len() {
         let parent = family[index];
-        family.extend(
-            parents
-                .iter()
-                .filter(|&&(_, p)| p == parent)
-                .map(|&(pid, _)| pid),
-        );
+        family.extend(all.iter().filter(|it| it.parent == parent).map(|it| it.pid));
         index += 1;
     }
     family[1..].sort_unstable();
     family
+}
+
+/// The other processes in the group that a process leads, ascending by pid. A process that has ended after
+/// its parent is left out: no process of the group will reap it.
+pub fn followers(all: &[Listed], leader: u32) -> Vec<u32> {
+    let group: Vec<&Listed> = all.iter().filter(|it| it.group == leader).collect();
+    let has = |pid| group.iter().any(|it| it.pid == pid);
+    let keep = |it: &&&Listed| it.pid != leader && (!it.ended || has(it.parent));
+    group.iter().filter(keep).map(|it| it.pid).collect()
 }
 
 /// The CPU time that a process has used, its ended threads included, in ns; `None` if it is gone.
@@ -278,14 +312,9 @@ mod tests {
         let pids = family(process.pid());
         assert_eq!(pids.len(), 2);
         drop(process);
-        // The grandchild is reaped by the process that adopts it; a zombie counts as gone. It has been
-        // killed, but on a busy machine it may first have to get a CPU to die on.
+        // The grandchild is reaped by the process that adopts it; a zombie counts as gone.
         let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let lives = |pid: &u32| stat(pid).is_ok_and(|stat| !stat.contains(") Z "));
-        let give_up = Instant::now() + Duration::from_secs(10);
-        while pids.iter().any(lives) && Instant::now() < give_up {
-            std::thread::sleep(Duration::from_millis(5));
-        }
         assert!(!pids.iter().any(lives));
     }
 

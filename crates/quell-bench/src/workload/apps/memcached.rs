@@ -64,6 +64,7 @@ pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<
         process,
         connect: Some(connect),
         work: None,
+        counts: None,
     })
 }
 

@@ -12,6 +12,7 @@ mod xz;
 use super::Interrupted;
 use super::load::{Connect, open, probe};
 use super::place::Place;
+use super::player::Counts;
 use super::process::{Nursery, Process};
 use anyhow::Context;
 use quell_scenario::App;
@@ -20,6 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,8 @@ pub struct Started {
     pub connect: Option<Box<dyn Connect>>,
     /// The counter of its work, if it does batch work.
     pub work: Option<Box<dyn Work>>,
+    /// What its processes used that have ended, where its threads start processes.
+    pub counts: Option<Arc<Counts>>,
 }
 
 /// Counts batch work.

@@ -94,6 +94,7 @@ http {{
         process,
         connect: Some(connect),
         work: None,
+        counts: None,
     })
 }
 

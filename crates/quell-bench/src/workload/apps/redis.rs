@@ -61,6 +61,7 @@ pub fn start(app: &Redis, launch: &Launch<'_>, port: u16) -> anyhow::Result<Star
         process,
         connect: Some(connect),
         work: None,
+        counts: None,
     })
 }
 

@@ -56,6 +56,7 @@ pub fn start(app: &Xz, launch: &Launch<'_>) -> anyhow::Result<Started> {
         process,
         connect: None,
         work: Some(Box::new(feeder)),
+        counts: None,
     })
 }
 

@@ -1,11 +1,14 @@
 //! Runs a thread's program step by step.
 
 use super::burn::Burner;
+use super::processes::Processes;
 use super::sync::{Barrier, Happening, Join, Lock, Queue, RwLock, Semaphore};
-use super::{Rounds, Ticket};
+use super::{Counts, Ticket};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use quell_scenario::{Missed, Step, ThreadProgram, next_holders_seed, timer_period_ns};
+use nix::unistd::Pid;
+use quell_scenario::{Missed, Spawn, Step, ThreadProgram, next_holders_seed, timer_period_ns};
+use quell_sys::copies::Copies;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -16,7 +19,9 @@ use std::time::{Duration, Instant};
 /// What all threads of a player share.
 pub struct Shared {
     socket: OwnedFd,
-    rounds: Rounds,
+    counts: Counts,
+    /// Starts processes; there where a program starts some.
+    copies: Option<Copies>,
     burner: Burner,
     locks: BTreeMap<&'static str, Lock>,
     rwlocks: BTreeMap<&'static str, RwLock>,
@@ -44,11 +49,13 @@ impl Shared {
         programs: &'static [ThreadProgram],
         cpus: u32,
         socket: OwnedFd,
-        rounds: Rounds,
+        counts: Counts,
+        copies: Option<Copies>,
     ) -> Shared {
         let mut shared = Shared {
             socket,
-            rounds,
+            counts,
+            copies,
             burner: Burner::calibrate(),
             locks: BTreeMap::new(),
             rwlocks: BTreeMap::new(),
@@ -120,6 +127,7 @@ impl Shared {
                     let none = || Semaphore::new(0);
                     self.semaphores.entry(name).or_insert_with(none);
                 }
+                // A process uses nothing of the threads'.
                 Step::Spawn(_) => {}
             }
         }
@@ -177,6 +185,8 @@ pub struct Thread {
     timers: BTreeMap<&'static str, u64>,
     /// The innermost lock that the thread holds.
     held: Option<&'static Lock>,
+    /// The processes that the thread started.
+    processes: Processes,
 }
 
 impl Thread {
@@ -193,6 +203,7 @@ impl Thread {
             seen: BTreeMap::new(),
             timers: BTreeMap::new(),
             held: None,
+            processes: Processes::of_thread(),
         }
     }
 
@@ -202,9 +213,11 @@ impl Thread {
         let mut rounds = 0;
         while self.program.rounds.is_none_or(|it| rounds < it) {
             self.run(&self.program.program);
-            self.shared.rounds.count();
+            self.shared.counts.count_round();
             rounds = rounds.saturating_add(1);
         }
+        // Another thread would inherit them.
+        self.processes.wait(0, Duration::ZERO, &self.shared.counts);
     }
 
     /// Sleeps until `end`, in ns after the start; gives the time at which it was called.
@@ -318,8 +331,7 @@ impl Thread {
                     let ticket = shared.queues[queue.as_str()].receive(self.spin);
                     self.hold(ticket);
                 }
-                // Refused before anything runs.
-                Step::Spawn(_) => {}
+                Step::Spawn(spawn) => self.spawn(spawn),
                 Step::Repeat(repeat) => {
                     for _ in 0..repeat.times {
                         self.run(&repeat.program);
@@ -327,6 +339,39 @@ impl Thread {
                 }
             }
         }
+    }
+
+    /// Starts a process: a copy of this one, of which the calling thread goes on with the step's program. Its
+    /// seed is drawn as on the simulator.
+    fn spawn(&mut self, spawn: &'static Spawn) {
+        let Shared { counts, copies, .. } = self.shared;
+        // There, since the program has this step.
+        let Some(copies) = copies else { return };
+        self.processes.wait(spawn.most - 1, self.spin, counts);
+        let seed = self.rng.random();
+        let parent = Pid::this();
+        let program = &spawn.program;
+        // SAFETY: a process does `run_us`, `sleep_us`, `timer_us`, `repeat` and `spawn` only: other steps are
+        // refused in a scenario. These read clocks, compute, sleep, fork and wait: no lock, no memory from
+        // the heap, no new descriptor. What they use of this process was there before: the programs, the
+        // calibrated loop (`Shared::new` has set `EMULATED` of `burn`), the start of timers, and `Counts`,
+        // which are atomic. What they change besides, random values and `Processes`, lies in the thread's own
+        // state.
+        let started = unsafe { copies.start(|| self.be_process(parent, seed, program)) };
+        self.processes.add(started);
+        if spawn.wait {
+            self.processes.wait(0, self.spin, counts);
+        }
+    }
+
+    /// What a process does that `parent` started.
+    fn be_process(&mut self, parent: Pid, seed: u64, program: &'static [Step]) {
+        self.rng = ChaCha8Rng::seed_from_u64(seed);
+        self.burner = self.shared.burner;
+        self.spin = Duration::ZERO;
+        self.processes = Processes::of_process(parent);
+        self.run(program);
+        self.processes.end(&self.shared.counts);
     }
 
     /// Takes over a request: the times drawn from here on depend on the request alone.

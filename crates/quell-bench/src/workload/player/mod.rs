@@ -6,27 +6,30 @@
 //! message: no thread of the player stands between a request and the thread that serves it. A first message
 //! with the id [`READY`] says that all threads run.
 //!
-//! Rounds (turns of the threads' programs) are counted in a file that both processes map.
+//! Rounds (turns of the threads' programs), and what processes used that threads started, are counted in a
+//! file that the player and the workload map ([`Counts`]).
 
 mod burn;
+mod counts;
 mod interpret;
+mod processes;
 mod scheduling;
 mod sync;
 
 pub use burn::{Burner, do_nothing};
+pub use counts::Counts;
 pub use quell_sys::clock::thread_cpu_ns;
 
 use anyhow::Context;
 use interpret::{Shared, Thread};
 use quell_model::CpuSet;
 use quell_scenario::ThreadProgram;
-use quell_sys::mapping::{Access, Mapped};
+use quell_sys::copies::Copies;
 use quell_sys::sched::{CALLER, affinity, set_affinity};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 /// The id of the message that says the player is ready.
@@ -39,8 +42,8 @@ pub struct PlayerSpec {
     pub threads: Vec<ThreadProgram>,
     /// Number of CPUs that `count = "cpus"` means.
     pub cpus: u32,
-    /// The file that counts rounds, [`Rounds::SIZE`] bytes.
-    pub rounds: PathBuf,
+    /// The file of the player's counts, [`Counts::SIZE`] bytes.
+    pub counts: PathBuf,
 }
 
 /// A request or its answer.
@@ -71,38 +74,6 @@ impl Ticket {
     }
 }
 
-/// The counter of rounds, in memory shared by the player and the workload.
-pub struct Rounds {
-    counter: Mapped<AtomicU64>,
-}
-
-impl Rounds {
-    /// Size of the file, in bytes.
-    pub const SIZE: u64 = 4096;
-
-    /// Maps the counter in this file, which must have [`Rounds::SIZE`] bytes.
-    ///
-    /// # Errors
-    /// Where the file cannot be opened or mapped.
-    pub fn open(path: &Path) -> anyhow::Result<Rounds> {
-        let file = File::options().read(true).write(true).open(path);
-        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        let counter = Mapped::new(&file, 1, Access::ReadWrite);
-        let counter = counter.with_context(|| format!("cannot map {}", path.display()))?;
-        Ok(Rounds { counter })
-    }
-
-    /// Counts one round.
-    pub fn count(&self) {
-        self.counter.all()[0].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The number of rounds so far.
-    pub fn get(&self) -> u64 {
-        self.counter.all()[0].load(Ordering::Relaxed)
-    }
-}
-
 /// The hidden subcommand `quell player SPEC`; `args` are the arguments after it. Runs until the workload ends
 /// it or closes the socket.
 ///
@@ -124,9 +95,13 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         .as_fd()
         .try_clone_to_owned()
         .context("no socket at stdin")?;
-    let rounds = Rounds::open(&spec.rounds)?;
-    let shared: &'static Shared =
-        Box::leak(Box::new(Shared::new(programs, spec.cpus, socket, rounds)));
+    let counts = Counts::open(&spec.counts)?;
+    let copies = match programs.iter().any(ThreadProgram::spawns) {
+        true => Some(Copies::new().context("cannot start processes that end with this one")?),
+        false => None,
+    };
+    let shared = Shared::new(programs, spec.cpus, socket, counts, copies);
+    let shared: &'static Shared = Box::leak(Box::new(shared));
 
     let mut threads = Vec::new();
     for program in programs {
