@@ -167,7 +167,10 @@ impl SharedState {
             *inner.by_rule.entry(decision.rule).or_default() += 1;
             let decision = Arc::new(decision);
             let of_tenant = inner.by_tenant.entry(decision.tenant.clone()).or_default();
-            push_bounded(of_tenant, decision.clone(), KEPT_PER_TENANT);
+            if of_tenant.len() == KEPT_PER_TENANT {
+                forget_one(of_tenant);
+            }
+            of_tenant.push_back(decision.clone());
             push_bounded(&mut inner.decisions, decision, KEPT);
         }
         // Tenants that a reload removed are dropped; they would otherwise stay for ever.
@@ -465,6 +468,13 @@ impl SharedState {
     }
 }
 
+/// Drops the oldest decision of a tenant that says least. A thread that inherited its settings is adopted, and
+/// short-lived threads are adopted all the time: they would push out every decision with evidence.
+fn forget_one(decisions: &mut VecDeque<Arc<Decision>>) {
+    let adopted = decisions.iter().position(|it| it.rule == Rule::Adopted);
+    decisions.remove(adopted.unwrap_or(0));
+}
+
 fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, bound: usize) {
     if ring.len() == bound {
         ring.pop_front();
@@ -529,7 +539,7 @@ fn tenant_status(
         weight: tenant.spec.weight(),
         cgroup: tenant.cgroup.clone(),
         threads: tenant.threads.len() as u64,
-        managed: planned.len() as u64,
+        managed: planned.iter().filter(|it| it.changes()).count() as u64,
         run_percent,
         cpu_share_percent: run_percent / cpus.max(1) as f64,
         ready_percent: sums.and_then(|s| s.ready_ns).map(percent),
@@ -612,6 +622,28 @@ mod tests {
             state.explain(&"busy".into()).unwrap().decisions.len(),
             KEPT_PER_TENANT
         );
+    }
+
+    #[test]
+    fn short_lived_threads_do_not_push_out_the_decisions_with_evidence() {
+        let state = state();
+        let rules = [Rule::GaveWeight, Rule::Adopted, Rule::GaveWeight];
+        let periods = rules.into_iter().chain([Rule::Adopted; KEPT_PER_TENANT]);
+        for (seq, rule) in periods.enumerate() {
+            let now = snapshot(seq as u64, &[("a", 1)]);
+            let mut plan = plan_with_reasons(&now, 1);
+            plan.tenants[0].threads[0].reasons[0].rule = rule;
+            state.publish(now, plan, None, PeriodCost::default());
+        }
+        let kept = state.explain(&"a".into()).unwrap().decisions;
+        assert_eq!(kept.len(), KEPT_PER_TENANT);
+        let explained: Vec<u64> = kept
+            .iter()
+            .filter(|it| it.rule == Rule::GaveWeight)
+            .map(|it| it.seq)
+            .collect();
+        assert_eq!(explained, [0, 2]);
+        assert_eq!(kept.last().unwrap().seq, KEPT_PER_TENANT as u64 + 2);
     }
 
     #[test]

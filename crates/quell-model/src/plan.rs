@@ -294,6 +294,19 @@ impl ThreadPlan {
             reasons: Vec::new(),
         }
     }
+
+    /// Whether the plan has a setting for the thread.
+    pub fn changes(&self) -> bool {
+        let ThreadPlan {
+            weight,
+            latency_ns,
+            cpus,
+            server,
+            id: _,
+            reasons: _,
+        } = self;
+        weight.is_some() || latency_ns.is_some() || cpus.is_some() || server.is_some()
+    }
 }
 
 /// One change and its evidence.

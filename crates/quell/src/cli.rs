@@ -105,7 +105,6 @@ pub enum Command {
         shell: Shell,
     },
     /// Write the man pages into a folder
-    #[command(hide = true)]
     Man {
         /// The folder; made if it is not there
         folder: PathBuf,
@@ -122,12 +121,22 @@ pub enum Command {
 /// Arguments of `quell demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Where to run it: host, or vm
+    /// Where to run it
     #[arg(long, value_enum, default_value_t)]
-    pub on: Substrate,
+    pub on: DemoOn,
     /// How it is measured.
     #[command(flatten)]
     pub measure: Measure,
+}
+
+/// Where the demo runs: its applications are real.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum DemoOn {
+    /// Real threads on this machine
+    #[default]
+    Host,
+    /// The kernel lab's guest
+    Vm,
 }
 
 /// Arguments of `quell run`.

@@ -9,8 +9,8 @@ mod common;
 mod live;
 
 use live::{
-    Agent, Kit, PATIENCE, Seen, await_change, await_log, await_places, kill_and_restore, log,
-    status,
+    Agent, BOOTS, KERNEL_LINE, Kit, PATIENCE, Seen, await_change, await_log, await_places,
+    kill_and_restore, log, status,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -151,6 +151,18 @@ impl Libvirt {
 
     /// Starts a domain with this many vCPUs.
     fn boot(&mut self, name: &'static str, vcpus: usize) -> Seen {
+        self.domains.push(name);
+        for _ in 0..BOOTS {
+            let seen = self.create(name, vcpus);
+            if seen.comes_up() {
+                return seen;
+            }
+            self.virsh(&["destroy", name]);
+        }
+        panic!("no guest came up");
+    }
+
+    fn create(&self, name: &str, vcpus: usize) -> Seen {
         let (dir, kit) = (&self.dir, &self.kit);
         let emulator = dir.join("emulator");
         let quoted = |it: &std::ffi::OsStr| format!("'{}'", it.to_str().unwrap());
@@ -172,7 +184,7 @@ impl Libvirt {
         let xml = format!(
             "<domain type='qemu'><name>{name}</name><memory unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><iothreads>1</iothreads>\
              <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>\
-             <cmdline>console=ttyS0 quiet panic=-1 mitigations=off</cmdline></os><cpu mode='maximum'/><features><acpi/></features>\
+             <cmdline>{KERNEL_LINE}</cmdline></os><cpu mode='maximum'/><features><acpi/></features>\
              <devices><emulator>{}</emulator><serial type='file'><source path='{}'/></serial>\
              <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>\
              <memballoon model='none'/></devices></domain>",
@@ -184,7 +196,6 @@ impl Libvirt {
         let file = dir.join(format!("{name}.xml"));
         fs::write(&file, xml).unwrap();
         self.does(&["create", file.to_str().unwrap()]);
-        self.domains.push(name);
         let pid = dir.join(format!("libvirt/run/libvirt/qemu/{name}.pid"));
         let pid = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
         Seen {

@@ -8,7 +8,10 @@
 mod common;
 mod live;
 
-use live::{Agent, Kit, PATIENCE, Seen, await_change, await_places, kill_and_restore, log, status};
+use live::{
+    Agent, BOOTS, KERNEL_LINE, Kit, PATIENCE, Seen, await_change, await_places, kill_and_restore,
+    log, status,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quell_model::{Advice, GroupPlan};
@@ -35,10 +38,18 @@ impl Machine {
     /// Boots a machine, with its files in this folder; `None` where this host lacks something for it.
     fn boot(dir: &Path) -> Option<Machine> {
         let kit = Kit::find(dir)?;
+        let mut machines = (0..BOOTS).map(|_| Machine::start(dir, &kit));
+        let up = machines.find(|machine| machine.seen.comes_up());
+        let log = || fs::read_to_string(dir.join("qemu.log")).unwrap();
+        Some(up.unwrap_or_else(|| panic!("no guest came up: {}", log())))
+    }
+
+    fn start(dir: &Path, kit: &Kit) -> Machine {
         let console = dir.join("console");
-        let (program, arguments, environment) = kit.qemu;
+        let (program, arguments, environment) = &kit.qemu;
         let mut named = Command::new(program);
-        named.args(arguments).envs(environment);
+        named.args(arguments);
+        named.envs(environment.iter().cloned());
         let socket = |id: &str, file: &str| {
             let path = dir.join(file);
             format!("socket,id={id},path={},server=on,wait=off", path.display())
@@ -62,7 +73,7 @@ impl Machine {
             .arg(&kit.kernel)
             .arg("-initrd")
             .arg(&kit.archive)
-            .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"])
+            .args(["-append", KERNEL_LINE])
             .args(["-serial", &format!("file:{}", console.display())])
             .args([
                 "-device",
@@ -84,9 +95,7 @@ impl Machine {
             console,
             vcpus: VCPUS,
         };
-        let machine = Machine { child, seen };
-        machine.seen.await_online(VCPUS);
-        Some(machine)
+        Machine { child, seen }
     }
 }
 

@@ -304,6 +304,7 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
     let lock = dir.path().join("host.lock");
     let mut actuator = Actuator::open_with_lock(&dir.path().join("journal"), &lock).unwrap();
     let sleeper = Sleeper::start();
+    let own = sleeper.nice();
     let nice = |id: ThreadId, nice: i32| Plan {
         seq: 0,
         tenants: vec![TenantPlan {
@@ -322,13 +323,13 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
     let mut earlier = sleeper.id;
     earlier.start_ticks -= 1;
     let mut known = state::Thread::new(Pid(std::process::id()), Some("t".into()));
-    known.settings[0] = Some(state::Setting::new(Value::Nice(0), Value::Nice(0)));
+    known.settings[0] = Some(state::Setting::new(Value::Nice(own), Value::Nice(own)));
     actuator.state.threads.insert(earlier, known);
     let snapshot = snapshot(Vec::new());
-    let report = actuator.apply(&snapshot, &nice(earlier, 5));
+    let report = actuator.apply(&snapshot, &nice(earlier, 15));
     assert_eq!(
         (report.writes.total(), report.gone, sleeper.nice()),
-        (0, 1, 0),
+        (0, 1, own),
         "{report}"
     );
 }

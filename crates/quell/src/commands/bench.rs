@@ -2,7 +2,7 @@
 
 use super::{InputError, vm};
 use crate::catalogue::{Catalogue, PRODUCT};
-use crate::cli::{Bench, Demo, Guest, Measure};
+use crate::cli::{Bench, Demo, DemoOn, Guest, Measure};
 use anyhow::Context;
 use quell_bench::progress::Progress;
 use quell_bench::report::{self, Files};
@@ -37,7 +37,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
     let sides = vec![Side::Default, Side::Weights, Side::Quell];
     let mut measure = measure.clone();
-    if args.on == Substrate::Vm {
+    if args.on == DemoOn::Vm {
         // On the lab's clock a second takes six or more of this machine's.
         measure.seconds.get_or_insert(3.0);
         measure.pairs.get_or_insert(3);
@@ -51,11 +51,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
     files_writable(files)?;
     let interrupt = run::interrupt_flag()?;
     let result = match args.on {
-        Substrate::Sim => {
-            let message = "`--on`: the demo runs real applications, on: host, vm";
-            return Err(InputError(message.to_string()).into());
-        }
-        Substrate::Host => {
+        DemoOn::Host => {
             if let Err(reason) = Scheduler::supported() {
                 writeln!(
                     io::stderr(),
@@ -64,7 +60,7 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
             }
             job.on_host(&interrupt)?
         }
-        Substrate::Vm => vm::bench(&job, &demo_guest(), &interrupt)?,
+        DemoOn::Vm => vm::bench(&job, &demo_guest(), &interrupt)?,
     };
     report::deliver(&result, files)
 }

@@ -27,9 +27,11 @@ pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
 fn render(explain: &Explain) -> String {
     let weight = match (explain.weight, &explain.cgroup) {
         (None, _) => "no weight of Quell's".to_string(),
-        (Some(weight), Some(cgroup)) => format!("weight {weight} of cgroup {}", shown(&cgroup.0)),
+        (Some(weight), Some(cgroup)) => {
+            format!("weight {weight} planned for cgroup {}", shown(&cgroup.0))
+        }
         (Some(weight), None) => format!(
-            "weight {weight}; no cgroup with a cpu.weight holds its threads and no others, so Quell's scheduler \
+            "weight {weight} planned; no cgroup with a cpu.weight holds its threads and no others, so Quell's scheduler \
              counts it, or else their nice values"
         ),
     };

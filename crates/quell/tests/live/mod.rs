@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use quell_agent::wire::Status;
 use quell_lab::{Image, Kernel, KernelChoice, Lab, Quiet};
 use quell_model::{CpuId, CpuSet};
+use quell_testkit::eventually;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -18,6 +19,14 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for a condition: emulated CPUs of a loaded machine are much slower than usual.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The guest kernel's command line. The kernel prints from its start on, so that a guest that does not come up
+/// leaves a trace; it does not test its timers, which fails where emulated CPUs get few turns.
+pub const KERNEL_LINE: &str =
+    "console=ttyS0 earlyprintk=ttyS0 panic=-1 mitigations=off no_timer_check";
+
+/// How often a guest is started until it comes up: an emulated guest may hang while it boots.
+pub const BOOTS: u32 = 3;
 
 /// The guest's init: once a second it prints which of its CPUs are online, the CPU time that it used in all,
 /// in 10 ms, and its context switches; it also runs `/root/work` where the image has that.
@@ -124,11 +133,35 @@ impl Seen {
         cpus.parse::<CpuSet>().ok().map(|it| it.len())
     }
 
+    /// Whether the guest has come up, after waiting for that; prints what it said where it has not.
+    pub fn comes_up(&self) -> bool {
+        let up = eventually(PATIENCE, || self.online().is_some() || !self.runs());
+        let up = up && self.online() == Some(self.vcpus);
+        if !up {
+            let console = fs::read(&self.console).unwrap_or_default();
+            let ended = if self.runs() {
+                ""
+            } else {
+                ", and QEMU has ended"
+            };
+            let console = String::from_utf8_lossy(&console);
+            println!("a guest did not come up{ended}; its console: {console}");
+        }
+        up
+    }
+
+    /// Whether its QEMU runs.
+    fn runs(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
     pub fn await_online(&self, count: usize) {
         let start = Instant::now();
         while self.online() != Some(count) {
             let console = fs::read(&self.console).unwrap_or_default();
             let console = String::from_utf8_lossy(&console);
+            assert!(self.runs(), "QEMU has ended: {console}");
             assert!(start.elapsed() < PATIENCE, "not {count} CPUs: {console}");
             std::thread::sleep(Duration::from_millis(100));
         }
