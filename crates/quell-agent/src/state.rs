@@ -468,8 +468,8 @@ impl SharedState {
     }
 }
 
-/// Drops the oldest decision of a tenant that says least. A thread that inherited its settings is adopted, and
-/// short-lived threads are adopted all the time: they would push out every decision with evidence.
+/// Drops the oldest decision of a tenant that says least. A thread that inherited its settings is adopted,
+/// and short-lived threads are adopted all the time: they would push out every decision with evidence.
 fn forget_one(decisions: &mut VecDeque<Arc<Decision>>) {
     let adopted = decisions.iter().position(|it| it.rule == Rule::Adopted);
     decisions.remove(adopted.unwrap_or(0));

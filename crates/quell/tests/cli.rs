@@ -41,13 +41,14 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "lab",
         "record",
         "completion",
+        "man",
     ] {
         assert!(
             out.contains(&format!("\n  {command} ")),
             "{command}:\n{out}"
         );
     }
-    for hidden in ["player", "fleet", "man "] {
+    for hidden in ["player", "fleet"] {
         assert!(!out.contains(&format!("\n  {hidden}")), "{hidden}:\n{out}");
     }
     assert!(out.contains("Exit codes"), "{out}");

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// The longest wait for a condition: emulated CPUs of a loaded machine are much slower than usual.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The guest kernel's command line. The kernel prints from its start on, so that a guest that does not come up
-/// leaves a trace; it does not test its timers, which fails where emulated CPUs get few turns.
+/// The guest kernel's command line. The kernel prints from its start on, so that a guest that does not come
+/// up leaves a trace; it does not test its timers, which fails where emulated CPUs get few turns.
 pub const KERNEL_LINE: &str =
     "console=ttyS0 earlyprintk=ttyS0 panic=-1 mitigations=off no_timer_check";
 
