@@ -40,7 +40,8 @@ pub struct Assembly {
 
 /// Reads configurations and makes the loop's parts by them.
 pub trait Assemble {
-    /// Reads the configuration anew. `before` is the one in force, and `given` are the promises made by it.
+    /// Reads the configuration anew. `before` is the one in force, and `reservations` are the promises
+    /// made by it.
     ///
     /// # Errors
     /// When the new configuration is wrong, or would break a promise.
@@ -50,8 +51,8 @@ pub trait Assemble {
         reservations: &[Reservation],
     ) -> Result<AgentFile, AgentError>;
 
-    /// Makes a configuration's parts, for this observer of its tenants and this actuator. The promises
-    /// `given` stay in force.
+    /// Makes a configuration's parts, for this observer of its tenants and this actuator. The promises in
+    /// `reservations` stay in force, and so does what the guard of the policy `before` has found.
     ///
     /// # Errors
     /// When this host cannot have the configuration.
@@ -61,6 +62,7 @@ pub trait Assemble {
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
         reservations: &[Reservation],
+        before: Option<&dyn Policy>,
     ) -> Result<Assembly, AgentError>;
 }
 
@@ -273,9 +275,10 @@ impl Controller {
             None => None,
         };
         let observer = self.observer.as_ref();
+        let before = self.parts.policy.as_deref();
         match self
             .assemble
-            .make(config, observer, actuator, &plan.reservations)
+            .make(config, observer, actuator, &plan.reservations, before)
         {
             Ok(parts) => {
                 self.parts = parts;

@@ -14,6 +14,7 @@ use quell_linux::guest::Guests;
 use quell_linux::observe::{Observer, Preference, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_model::{Effect, Lever, Reservation};
+use quell_policy::Policy;
 use quell_policy::guard::Guarded;
 use std::io;
 use std::path::PathBuf;
@@ -193,8 +194,14 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     let observer = Observer::new(&config.tenants, options.source)?;
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
-        Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
-        None => assembler.make(config, observer.as_ref(), None, &[]),
+        Some(actuator) => assembler.make(
+            config,
+            observer.as_ref(),
+            Some(actuator.as_mut()),
+            &[],
+            None,
+        ),
+        None => assembler.make(config, observer.as_ref(), None, &[], None),
     }?;
     // The limits concern stock interfaces only.
     let stock = actuator
@@ -265,6 +272,7 @@ impl Assemble for Assembler {
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
         reservations: &[Reservation],
+        before: Option<&dyn Policy>,
     ) -> Result<Assembly, AgentError> {
         let fallback_reason = observer.fallback_reason().map(str::to_string);
         if let Some(reason) = &fallback_reason {
@@ -292,7 +300,10 @@ impl Assemble for Assembler {
                 (true, _) => Guarded::proving(policy, backend),
                 // Without an actuator there is no effect to measure.
                 (false, Some(_)) => policy,
-                (false, None) => Guarded::keeping(policy, &config, &asymmetry, backend),
+                (false, None) => {
+                    let before = before.and_then(|it| it.guard());
+                    Guarded::keeping(policy, &config, &asymmetry, backend, before)
+                }
             }
         });
         let facts = Facts {

@@ -19,6 +19,7 @@
 //! assert_eq!(policy.name(), "asymmetry");
 //! ```
 
+use guard::Guarded;
 use quell_model::config::{AgentFile, AsymmetrySettings, Backend, Mechanism};
 use quell_model::{Lever, Plan, Reservation, Snapshot};
 
@@ -47,6 +48,11 @@ pub trait Policy: Send {
     /// Tells the policy which backend carried out the last plan. A policy that does not measure its
     /// effect ignores the call.
     fn carried_out(&mut self, _by: Backend) {}
+
+    /// The guard, where the policy is one; the policy of the next configuration continues from what it found.
+    fn guard(&self) -> Option<&Guarded> {
+        None
+    }
 }
 
 /// The policy that decides for all mechanisms that a configuration names; `None` where it names none.

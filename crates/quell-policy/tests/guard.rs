@@ -6,9 +6,7 @@
 mod common;
 
 use common::{MS, id, snapshot, tenant, thread};
-use quell_model::config::{
-    AgentFile, AsymmetrySettings, Backend, GuardMode, TenantClass, TenantSpec,
-};
+use quell_model::config::{AgentFile, Backend, GuardMode, TenantClass, TenantSpec};
 use quell_model::{CpuId, CpuSample, Effect, Finding, Lever, Occasions, Rule, Snapshot};
 use quell_policy::guard::{Guarded, Trials};
 use quell_policy::{Policy, composed};
@@ -243,7 +241,7 @@ fn where_nobody_can_be_seen_the_scheduler_is_hardly_ever_taken_away() {
 
 #[test]
 fn blocks_whose_plans_were_not_carried_out_say_nothing() {
-    let (mut policy, _) = guarded("", Backend::SchedExt);
+    let mut policy = guarded("", Backend::SchedExt, None);
     let mut host = Host::new(3);
     for _ in 0..30 * 60 * 1000 / PERIOD_MS {
         policy.decide(&host.period(1.0));
@@ -393,14 +391,11 @@ fn without_busy_periods_nothing_can_be_shown() {
 
 const DASEC: &str = "[asymmetry]\nslices = true\nlatencies = true\n[[tenant]]\nname = \"a\"\npid = [1]\nweight = 50\n";
 
-fn guarded(text: &str, backend: Backend) -> (Box<dyn Policy>, AsymmetrySettings) {
+fn guarded(text: &str, backend: Backend, before: Option<&dyn Policy>) -> Box<dyn Policy> {
     let file = AgentFile::parse(Path::new("q.toml"), text).unwrap();
     let policy = composed(&file, &file.asymmetry, &[]).unwrap();
-    let asymmetry = file.asymmetry.clone();
-    (
-        Guarded::keeping(policy, &file, &asymmetry, backend),
-        asymmetry,
-    )
+    let before = before.and_then(|it| it.guard());
+    Guarded::keeping(policy, &file, &file.asymmetry, backend, before)
 }
 
 /// The levers of a configuration.
@@ -422,7 +417,7 @@ fn what_an_operator_ordered_is_no_lever() {
         ("[agent]\nguard = \"off\"\n", Backend::SchedExt, &[]),
     ];
     for (text, backend, expected) in cases {
-        let (mut policy, _) = guarded(text, backend);
+        let mut policy = guarded(text, backend, None);
         let plan = policy.decide(&Host::new(1).period(1.0));
         let levers: Vec<Lever> = plan.effects.iter().map(|it| it.lever).collect();
         assert_eq!(levers, expected, "{text}");
@@ -430,11 +425,68 @@ fn what_an_operator_ordered_is_no_lever() {
     }
 }
 
+/// What was found before a reload, by what the new configuration changes.
+#[test]
+fn a_reload_keeps_what_was_found_of_a_lever_that_does_the_same() {
+    let mut host = Host::new(8);
+    let mut policy = guarded(DASEC, Backend::Stock, None);
+    let mut times = 1.0;
+    let found = loop {
+        let plan = policy.decide(&host.period(times));
+        let acts = plan.tenants.iter().flat_map(|it| &it.threads);
+        let acts = acts.into_iter().any(|it| it.latency_ns.is_some());
+        times = if acts { 1.6 } else { 1.0 };
+        if plan.effects[0].finding == Finding::Harms {
+            break plan.effects[0].clone();
+        }
+    };
+    assert!(!found.acts);
+    let weighs = DASEC.replace("weight = 50", "weight = 70");
+    let others = format!("{DASEC}[[tenant]]\nname = \"b\"\npid = [2]\n");
+    let slices = DASEC.replace("slices = true\n", "");
+    let reports = format!("[agent]\nguard = \"report\"\n{DASEC}");
+    for (text, kept) in [
+        (DASEC, true),
+        (&weighs, true),
+        (&others, true),
+        (&slices, false),
+        (&reports, false),
+    ] {
+        let mut policy = guarded(text, Backend::Stock, Some(policy.as_ref()));
+        let effect = policy.decide(&host.period(1.0)).effects[0].clone();
+        assert_eq!(effect == found, kept, "{text} {effect:?}");
+        assert_eq!(effect.finding == Finding::Untried, !kept, "{text}");
+    }
+    assert!(
+        guarded(
+            "[agent]\nguard = \"off\"\n",
+            Backend::Stock,
+            Some(policy.as_ref())
+        )
+        .guard()
+        .is_none()
+    );
+}
+
+/// A pair that a reload interrupts says nothing.
+#[test]
+fn a_pair_that_a_reload_interrupts_is_void() {
+    let (mut host, mut trials) = (Host::new(9), feedback());
+    course(&mut host, &mut trials, Lever::Feedback, 1.0, 60.0);
+    let before = trials.effects()[0].clone();
+    let mut after = feedback();
+    after.follow_on(&trials, |_| true);
+    let effect = after.effects()[0].clone();
+    assert_eq!((effect.pairs, effect.void), (before.pairs, before.void + 1));
+    let later = course(&mut host, &mut after, Lever::Feedback, 1.0, 60.0);
+    assert!(later.effect.pairs > before.pairs + 10, "{later:?}");
+}
+
 /// Where the feedback rests, a thread has the settings of its owner and of its tenant's weight, and no
 /// others.
 #[test]
 fn a_lever_that_rests_leaves_threads_as_if_it_were_not_there() {
-    let (mut policy, _) = guarded(DASEC, Backend::Stock);
+    let mut policy = guarded(DASEC, Backend::Stock, None);
     let mut host = Host::new(6);
     let (mut acting, mut resting) = (0, 0);
     let mut last = None;

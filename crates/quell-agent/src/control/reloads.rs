@@ -83,6 +83,7 @@ impl Assemble for Assembler {
         observer: &dyn HostObserver,
         actuator: Option<&mut dyn HostActuator>,
         reservations: &[Reservation],
+        _before: Option<&dyn Policy>,
     ) -> Result<Assembly, AgentError> {
         let choice = actuator.map(|it| it.choose(&config, observer.trace_points()));
         if let Some(reason) = choice.and_then(|it| it.reason) {
@@ -153,7 +154,7 @@ impl Rig {
         };
         host.follow(&config).unwrap();
         let parts = assembler
-            .make(config, &host, Some(backends.as_mut()), &[])
+            .make(config, &host, Some(backends.as_mut()), &[], None)
             .unwrap();
         let state = Arc::new(SharedState::new("q.toml".into(), facts()));
         let controller = Controller::new(

@@ -177,6 +177,7 @@ impl Assemble for Text {
         _: &dyn HostObserver,
         _: Option<&mut dyn HostActuator>,
         _: &[Reservation],
+        _: Option<&dyn Policy>,
     ) -> Result<Assembly, AgentError> {
         self.told.lock().unwrap().push("make".into());
         let facts = Facts {

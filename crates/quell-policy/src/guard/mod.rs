@@ -33,18 +33,22 @@ pub struct Guarded {
     trials: Trials,
     /// The backend that carries out plans, except in blocks in which Quell's scheduler rests.
     backend: Backend,
+    /// The settings of the feedback that is tried.
+    asymmetry: AsymmetrySettings,
     /// Whether Quell's scheduler was to rest by the last plan.
     rests: bool,
 }
 
 impl Guarded {
     /// Guards the levers that a policy has on a backend; returns the policy itself where it has no lever, or
-    /// where the configuration turns the guard off.
+    /// where the configuration turns the guard off. `before`: the guard of the configuration before; what it
+    /// found of a lever holds for the same lever.
     pub fn keeping(
         inner: Box<dyn Policy>,
         file: &AgentFile,
         asymmetry: &AsymmetrySettings,
         backend: Backend,
+        before: Option<&Guarded>,
     ) -> Box<dyn Policy> {
         let has = |mechanism| file.agent.has(mechanism);
         let mut levers = Vec::new();
@@ -59,12 +63,21 @@ impl Guarded {
         match file.agent.guard {
             GuardMode::Off => inner,
             _ if levers.is_empty() => inner,
-            mode => Box::new(Guarded {
-                inner,
-                trials: Trials::new(mode, levers),
-                backend,
-                rests: false,
-            }),
+            mode => {
+                let mut trials = Trials::new(mode, levers);
+                if let Some(before) = before {
+                    // Other settings are another feedback.
+                    let same = |lever| lever != Lever::Feedback || before.asymmetry == *asymmetry;
+                    trials.follow_on(&before.trials, same);
+                }
+                Box::new(Guarded {
+                    inner,
+                    trials,
+                    backend,
+                    asymmetry: asymmetry.clone(),
+                    rests: false,
+                })
+            }
         }
     }
 
@@ -74,6 +87,7 @@ impl Guarded {
             inner,
             trials: Trials::new(GuardMode::Report, [(Lever::All, true)]),
             backend,
+            asymmetry: AsymmetrySettings::default(),
             rests: false,
         })
     }
@@ -111,5 +125,9 @@ impl Policy for Guarded {
             self.trials.spoil();
         }
         self.inner.carried_out(by);
+    }
+
+    fn guard(&self) -> Option<&Guarded> {
+        Some(self)
     }
 }

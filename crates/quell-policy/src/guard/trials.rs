@@ -106,7 +106,7 @@ pub struct Trials {
 }
 
 /// The state of a lever.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Standing {
     lever: Lever,
     /// Whether the lever acts while no pair runs.
@@ -193,21 +193,33 @@ impl Trials {
         trials
     }
 
+    /// Goes on from earlier trials: what they found of a lever holds, and so does its evidence, where `same`
+    /// says that the lever does what it did. A pair that was running counts as void. Findings of trials in
+    /// another mode say nothing about which levers are to act, so nothing is taken from those.
+    pub fn follow_on(&mut self, before: &Trials, same: impl Fn(Lever) -> bool) {
+        if self.mode != before.mode {
+            return;
+        }
+        for standing in self.levers.iter_mut().filter(|it| same(it.lever)) {
+            let index = before
+                .levers
+                .iter()
+                .position(|it| it.lever == standing.lever);
+            let Some(index) = index else { continue };
+            *standing = before.levers[index].clone();
+            let ran = before.running.as_ref().is_some_and(|it| it.lever == index);
+            standing.void += u64::from(ran);
+        }
+        self.random.clone_from(&before.random);
+        self.tenants.clone_from(&before.tenants);
+        self.publish();
+    }
+
     /// Decides which levers act from now on, after the period that the snapshot describes.
     pub fn step(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
-        if self.random.is_none() {
-            // Random enough for a load that does not adapt to it, and equal for equal snapshots.
-            self.random = Some(ChaCha8Rng::seed_from_u64(now));
-            self.recent_since_ns = now;
-            for standing in &mut self.levers {
-                standing.since_ns = now;
-                standing.next_ns = match standing.acts && standing.lever != Lever::All {
-                    true => now + CHECK_NS,
-                    false => now,
-                };
-            }
-            self.publish();
+        if self.recent_since_ns == 0 {
+            self.begin_all(now);
         }
         self.follow(snapshot);
         if let Some(pair) = &mut self.running {
@@ -228,6 +240,22 @@ impl Trials {
         if self.running.is_none() && self.busy {
             self.begin(now);
         }
+    }
+
+    /// Begins with the first snapshot.
+    fn begin_all(&mut self, now: u64) {
+        self.recent_since_ns = now;
+        // Random enough for a load that does not adapt to it, and equal for equal snapshots.
+        self.random
+            .get_or_insert_with(|| ChaCha8Rng::seed_from_u64(now));
+        for standing in self.levers.iter_mut().filter(|it| it.since_ns == 0) {
+            standing.since_ns = now;
+            standing.next_ns = match standing.acts && standing.lever != Lever::All {
+                true => now + CHECK_NS,
+                false => now,
+            };
+        }
+        self.publish();
     }
 
     /// Whether a lever acts now.

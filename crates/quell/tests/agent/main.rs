@@ -462,7 +462,10 @@ fn a_dry_run_decides_and_touches_nothing() {
     let tenant = Tenant::start(cpus() + 1);
     let before = settings(&[&tenant]);
     let dir = tempfile::tempdir().unwrap();
-    let config = format!("[[tenant]]\nname = \"a\"\npid = [{}]\n", tenant.pid());
+    let config = format!(
+        "[[tenant]]\nname = \"a\"\nweight = 200\npid = [{}]\n",
+        tenant.pid()
+    );
     let agent = Agent::start(dir.path(), &config, &["--dry-run"]);
     let status = agent.wait_for("period", |s| s.periods >= 5 && s.tenants[0].managed > 0);
     assert_eq!((status.acting, status.changes), (false, 0));

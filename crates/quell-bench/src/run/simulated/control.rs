@@ -133,7 +133,7 @@ impl Agent {
         };
         let policy = quell_policy::composed(&file, &asymmetry, &[])?;
         // The simulation has one scheduler from beginning to end, so the guard cannot switch to the kernel's.
-        let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock);
+        let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock, None);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.table.spec.clone())))
