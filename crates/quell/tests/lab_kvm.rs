@@ -61,8 +61,12 @@ for vcpu in /sys/kernel/debug/kvm/$vm-*/vcpu*; do
     task=/proc/$vm/task/$(cat $vcpu/pid); vcpus="$vcpus $task"
     echo "${vcpu##*/}, $(cat $task/comm): ext $(sed -n 's/^ext.enabled *: *//p' $task/sched)"
 done
-quell explain vm --socket /run/q.sock | sed -n '/RUN and READY/q;p' > /tmp/explain; cat /tmp/explain
-grep -c ' vcpu [01] ' /tmp/explain | sed 's/^/vcpus seen: /'
+for turn in $(seq 60); do # on a busy machine the agent may answer late
+    quell explain vm --socket /run/q.sock | sed -n '/RUN, READY/q;p' > /tmp/explain
+    [ "$(grep -c ' vcpu [01] ' /tmp/explain)" = 2 ] && break
+    sleep 0.5
+done
+cat /tmp/explain; grep -c ' vcpu [01] ' /tmp/explain | sed 's/^/vcpus seen: /'
 for i in 1 2 3 4 5 6; do (while :; do :; done) & rivals="$rivals $!"; done
 spent() { for task in $vcpus; do cut -d' ' -f1 $task/schedstat; done; cut -d' ' -f1 /proc/uptime; }
 part() { # for 3 s, of a CPU for each vCPU, in percent
