@@ -141,9 +141,9 @@ fn a_limit_is_no_interference() {
         return quell_testkit::skip!(Bpf, "only BPF sees limits");
     }
     let (ready, stopped) = (lim.ready_percent.unwrap(), lim.throttled_percent.unwrap());
-    // On a machine with other work the tenant waits for others for some of the rest, or most of it.
+    // On a machine with other work the tenant waits for others for some of the rest.
     assert!(
-        stopped > 0.0 && (90.0..103.0).contains(&(lim.run_percent + ready + stopped)),
+        stopped > 30.0 && (90.0..103.0).contains(&(lim.run_percent + ready + stopped)),
         "{lim:?}"
     );
     assert!(lim.remarks[0].contains("limited to 0.02 CPUs"), "{lim:?}");
