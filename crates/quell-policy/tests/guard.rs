@@ -466,6 +466,13 @@ fn a_reload_keeps_what_was_found_of_a_lever_that_does_the_same() {
         .guard()
         .is_none()
     );
+    let mut elsewhere = guarded(DASEC, Backend::SchedExt, Some(policy.as_ref()));
+    let effects = elsewhere.decide(&host.period(1.0)).effects.clone();
+    let untried = |it: &Effect| it.finding == Finding::Untried;
+    assert!(
+        effects.len() == 2 && effects.iter().all(untried),
+        "{effects:?}"
+    );
 }
 
 /// A pair that a reload interrupts says nothing.

@@ -66,8 +66,9 @@ impl Guarded {
             mode => {
                 let mut trials = Trials::new(mode, levers);
                 if let Some(before) = before {
-                    // Other settings are another feedback.
-                    let same = |lever| lever != Lever::Feedback || before.asymmetry == *asymmetry;
+                    // Feedback with other settings, or beside another scheduler, has another effect.
+                    let as_before = before.backend == backend && before.asymmetry == *asymmetry;
+                    let same = |lever| lever != Lever::Feedback || as_before;
                     trials.follow_on(&before.trials, same);
                 }
                 Box::new(Guarded {
