@@ -107,10 +107,15 @@ pub enum LabError {
         problem: String,
     },
     /// The guest did not reach its first command.
-    #[error("the guest did not start within {seconds} s{hint}; the end of its console:\n{console}")]
+    #[error(
+        "the guest did not start within {seconds} s{}{hint}; the end of its console:\n{console}",
+        if *.starts > 1 { format!(", started {starts} times") } else { String::new() }
+    )]
     NotBooted {
         /// The limit of time, in seconds.
         seconds: u64,
+        /// How often the guest was started.
+        starts: u32,
         /// A possible reason; empty or starting with a space.
         hint: &'static str,
         /// The last lines of the guest's console.

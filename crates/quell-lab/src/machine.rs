@@ -105,9 +105,14 @@ pub(crate) fn machine(options: &Boot) -> Vec<String> {
 
 /// The kernel's command line.
 pub(crate) fn command_line(options: &Boot, kernel: &Kernel) -> String {
-    let mut words = String::from(
-        // Busy waits and self-tests at boot are slow in emulation, and these CPUs and timers need none.
-        "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check cryptomgr.notests",
+    // On the real clock the console shows how far a guest came that hangs.
+    let console = match options.clock {
+        Clock::Virtual => "quiet",
+        Clock::Real => "earlyprintk=ttyS0",
+    };
+    // Busy waits and self-tests at boot are slow in emulation, and these CPUs and timers need none.
+    let mut words = format!(
+        "console=ttyS0 {console} panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check cryptomgr.notests"
     );
     if Accelerator::of(options) == Accelerator::Counting {
         // Nothing is random but the seed: the kernel mixes all of this line into its pool.

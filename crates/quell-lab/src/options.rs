@@ -68,7 +68,7 @@ impl Default for Boot {
 
 impl Boot {
     /// The error of a guest that did not reach its command in time.
-    pub(crate) fn not_booted(&self, kernel: &Kernel, folder: &Path) -> LabError {
+    pub(crate) fn not_booted(&self, kernel: &Kernel, folder: &Path, starts: u32) -> LabError {
         let hint = match (self.clock, kernel.runs_on_virtual_clock()) {
             (Clock::Virtual, false) => {
                 " (kernels of the 6.1 era hang on the virtual clock: --clock real)"
@@ -77,6 +77,7 @@ impl Boot {
         };
         LabError::NotBooted {
             seconds: self.boot_limit.as_secs(),
+            starts,
             hint,
             console: console_tail(&folder.join("console")),
         }

@@ -179,7 +179,7 @@ impl Source<'_> {
                 return Err(LabError::Interrupted);
             }
             if Instant::now() > deadline {
-                return Err(self.options.not_booted(self.kernel, folder));
+                return Err(self.options.not_booted(self.kernel, folder, 1));
             }
             std::thread::sleep(POLL);
         }

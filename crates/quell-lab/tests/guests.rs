@@ -185,3 +185,21 @@ fn a_guest_that_panics_or_hangs_is_told_apart_and_shown() {
     let slow = guests.run("true", &brief, None);
     assert!(matches!(slow, Err(LabError::NotBooted { .. })), "{slow:?}");
 }
+
+#[test]
+fn an_emulated_guest_that_hangs_before_its_first_process_is_started_again() {
+    let Some(guests) = guests() else { return };
+    let options = Boot {
+        cpus: 2,
+        clock: Clock::Real,
+        // The kernel waits for a root file system that never comes.
+        append: "rdinit=/none root=/dev/none rootwait".into(),
+        boot_limit: Duration::from_secs(10),
+        ..Boot::default()
+    };
+    let hangs = guests.run("true", &options, None);
+    assert!(
+        matches!(hangs, Err(LabError::NotBooted { starts: 3, .. })),
+        "{hangs:?}"
+    );
+}
