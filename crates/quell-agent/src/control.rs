@@ -385,7 +385,9 @@ impl Reporter {
     /// Warns once of tenants without processes: a selector that matches nothing is often a typing mistake.
     /// While it matches nothing, the tenant has a remark.
     fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
-        let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
+        // A tenant that a rule found, which has labels, is gone in the next period.
+        let none = snapshot.tenants.iter();
+        let none = none.filter(|it| it.threads.is_empty() && it.labels.is_empty());
         let names = none.map(|tenant| &tenant.name);
         let new: Vec<TenantName> = names
             .filter(|name| !self.unmatched.contains(*name))

@@ -109,7 +109,7 @@ impl HostObserver for Asking {
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
-        self.observer.follow(&config.tenants)?;
+        self.observer.follow(&config.tenants, &config.rules)?;
         self.asks = config.agent.has(Mechanism::Pools);
         Ok(())
     }

@@ -209,6 +209,23 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
         None,
         &threads,
     )?;
+    let info: Vec<_> = status
+        .tenants
+        .iter()
+        .map(|t| {
+            let own = [
+                ("tenant", t.name.to_string()),
+                ("class", t.class.as_str().to_string()),
+                ("kind", t.kind.as_str().to_string()),
+            ];
+            let own = own.map(|(label, value)| (label.to_string(), value));
+            let found = t.labels.iter();
+            let found = found.map(|(label, value)| (label.clone(), value.clone()));
+            (own.into_iter().chain(found).collect::<Vec<_>>(), 1)
+        })
+        .collect();
+    let help = "What is known of the tenant; of one that a rule found, what its source says.";
+    gauges(to, "tenant_info", help, None, &info)?;
     let promised = status.tenants.iter().filter(|t| t.promise.is_some());
     let broken: Vec<_> = promised
         .map(|t| ([("tenant", t.name.as_str())], t.broken_promises))
@@ -295,7 +312,7 @@ fn pools(to: &mut DescriptorEncoder, pools: &PoolsPlan) -> fmt::Result {
 }
 
 /// The sums of the tenants' times, without the causes of waits.
-fn times(to: &mut DescriptorEncoder, totals: &[TenantSums]) -> fmt::Result {
+fn times(to: &mut DescriptorEncoder, totals: &[Arc<TenantSums>]) -> fmt::Result {
     let run: Vec<_> = totals
         .iter()
         .map(|t| ([("tenant", t.name.as_str())], t.run_ns as f64 / 1e9))
@@ -328,7 +345,7 @@ fn times(to: &mut DescriptorEncoder, totals: &[TenantSums]) -> fmt::Result {
     )
 }
 
-fn waits(to: &mut DescriptorEncoder, totals: &[TenantSums]) -> fmt::Result {
+fn waits(to: &mut DescriptorEncoder, totals: &[Arc<TenantSums>]) -> fmt::Result {
     let mut waits = Vec::new();
     for tenant in totals {
         let Some(by) = &tenant.waits else { continue };
@@ -442,6 +459,9 @@ mod tests {
         let state = Arc::new(SharedState::new("quell.toml".into(), facts()));
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
+        for tenant in &mut now.tenants {
+            tenant.labels = Arc::new([("source".to_string(), "vm".to_string())].into());
+        }
         now.tenants[1].guest = Some(GuestSample {
             at_ns: 0,
             used_ns: 0,

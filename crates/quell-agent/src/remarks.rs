@@ -8,7 +8,7 @@ use quell_model::{SchedClass, TenantSample, ThreadState};
 /// The remarks on a tenant, a sentence each, without the tenant's name.
 pub fn of(tenant: &TenantSample) -> Vec<String> {
     let mut remarks = Vec::new();
-    if tenant.threads.is_empty() {
+    if tenant.threads.is_empty() && tenant.labels.is_empty() {
         remarks.push(match &tenant.taken_by {
             Some(by) => format!(
                 "what matches its selectors is {by}'s, which comes first in the configuration"

@@ -154,6 +154,12 @@ struct Ready {
 
 fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), AgentError> {
     let config = load::load(&options.config)?;
+    if load::is_default(&options.config) && !options.config.exists() {
+        info!(
+            "no configuration at {}: only observing; each virtual machine, pod, container and unit is a tenant",
+            options.config.display()
+        );
+    }
     let system = |source| AgentError::System {
         what: "take over signals",
         source,
@@ -191,7 +197,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     };
     let limits = (assembler.capabilities.as_ref()).map(|it| it.notes.clone());
     let began = Instant::now();
-    let observer = Observer::new(&config.tenants, options.source)?;
+    let observer = Observer::new(&config.tenants, &config.rules, options.source)?;
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
         Some(actuator) => assembler.make(

@@ -14,7 +14,7 @@ use crate::usage;
 use crate::window::{Sums, TenantSums, Totals};
 use crate::wire::{
     Admission, CpuAdmission, Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing,
-    PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain,
+    PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain, WaitsFor,
 };
 use quell_model::config::{Backend, CriticalitySettings, Mechanism};
 use quell_model::{
@@ -32,6 +32,9 @@ const KEPT: usize = 10_000;
 const KEPT_PER_TENANT: usize = 200;
 /// How many notes are kept.
 const KEPT_NOTES: usize = 100;
+
+/// The number of tenants in the status that a tenant waited for.
+const WAITS_FOR_MOST: usize = 3;
 
 /// Facts that hold from one start or reload to the next.
 #[derive(Debug, Clone, PartialEq)]
@@ -273,11 +276,16 @@ impl SharedState {
             )
         };
         let window = window.sums();
+        let caused = window.caused_ns();
         let tenants = last.iter().flat_map(|(snapshot, plan)| {
             let cpus = snapshot.host.cpus.len();
             let status = |tenant: &TenantSample| {
                 let broken = broken.get(&tenant.name).copied().unwrap_or(0);
                 let mut status = tenant_status(tenant, plan, &window, cpus, broken);
+                if status.waits_for.is_some() {
+                    let ns = caused.get(&tenant.name).copied().unwrap_or(0);
+                    status.caused_percent = Some(window.percent(ns));
+                }
                 let unmet = unmet.get(&tenant.name);
                 status.remarks.extend(unmet.into_iter().flatten().cloned());
                 status
@@ -529,7 +537,17 @@ fn tenant_status(
     let plan = find_plan(plan, &tenant.name);
     let planned = plan.map_or(&[][..], |plan| &plan.threads);
     let sums = window.tenant(&tenant.name);
-    let percent = |ns: u64| 100.0 * ns as f64 / window.length_ns.max(1) as f64;
+    let percent = |ns: u64| window.percent(ns);
+    let waits_for = sums.and_then(|it| it.waits.as_ref()).map(|waits| {
+        let mut longest: Vec<&(TenantName, u64)> = waits.tenants.iter().collect();
+        longest.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        let longest = longest.into_iter().take(WAITS_FOR_MOST);
+        let one = longest.map(|(tenant, ns)| WaitsFor {
+            tenant: tenant.clone(),
+            percent: percent(*ns),
+        });
+        one.collect()
+    });
     let run_percent = percent(sums.map_or(0, |s| s.run_ns));
     let latencies = || planned.iter().filter_map(|t| t.latency_ns);
     TenantStatus {
@@ -537,12 +555,15 @@ fn tenant_status(
         class: tenant.spec.class,
         kind: tenant.spec.kind,
         weight: tenant.spec.weight(),
+        labels: tenant.labels.clone(),
         cgroup: tenant.cgroup.clone(),
         threads: tenant.threads.len() as u64,
         managed: planned.iter().filter(|it| it.changes()).count() as u64,
         run_percent,
         cpu_share_percent: run_percent / cpus.max(1) as f64,
         ready_percent: sums.and_then(|s| s.ready_ns).map(percent),
+        waits_for,
+        caused_percent: None,
         throttled_percent: sums.and_then(|s| s.throttled_ns).map(percent),
         remarks: remarks::of(tenant),
         wait_p50_us: sums.and_then(|s| s.wait_quantile_us(0.5)),
@@ -557,10 +578,13 @@ fn tenant_status(
 }
 
 fn matrix_part(sums: Sums) -> MatrixPart {
-    let row = |tenant: TenantSums| MatrixRow {
-        tenant: tenant.name,
-        waits: tenant.waits,
-        occasions_ns: tenant.occasions,
+    let row = |tenant: Arc<TenantSums>| {
+        let tenant = Arc::unwrap_or_clone(tenant);
+        MatrixRow {
+            tenant: tenant.name,
+            waits: tenant.waits,
+            occasions_ns: tenant.occasions,
+        }
     };
     MatrixPart {
         length_ns: sums.length_ns,

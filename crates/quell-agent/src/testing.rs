@@ -56,6 +56,7 @@ pub fn snapshot(seq: u64, tenants: &[(&str, u32)]) -> Snapshot {
         threads: (0..count).map(&mut thread).collect(),
         limit_cpus: None,
         taken_by: None,
+        labels: Arc::default(),
         ended: None,
         waits: Some(WaitBreakdown::default()),
         occasions: Some(Occasions::default()),

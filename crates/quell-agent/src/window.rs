@@ -5,13 +5,14 @@
 //! Approach: one running sum per tenant; about once a second a copy of it is kept as a
 //! checkpoint, and a window is the difference between now and the checkpoint nearest its start. Of older
 //! checkpoints fewer are kept, so that there are some twenty of the last minute, each up to 75 KB with 50
-//! tenants; a window is up to [`COARSE`] longer than was asked for, and has its true length.
+//! tenants; a window is up to [`COARSE`] longer than was asked for, and has its true length. Checkpoints
+//! share the sums of tenants that did nothing meanwhile. A tenant that is gone stays until no window has it.
 //! The sums have an entry for each pair of tenants, so readers get them behind an `Arc` and do the
 //! copying and subtracting themselves, without keeping the loop waiting.
 //! All times are in ns.
 
-use quell_model::{Snapshot, TenantName, TenantSample, WaitBreakdown};
-use std::collections::VecDeque;
+use quell_model::{Ended, Snapshot, TenantName, TenantSample, WaitBreakdown};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Checkpoints are at least this far apart.
@@ -28,6 +29,9 @@ pub const MAX_WINDOW_S: u32 = 60;
 pub struct Totals {
     now: Arc<Sums>,
     checkpoints: VecDeque<Arc<Sums>>,
+    /// Tenants that were not there at the last checkpoint, with the length of the sums at the first
+    /// checkpoint without them.
+    gone: BTreeMap<TenantName, u64>,
 }
 
 /// A window that has not been calculated yet.
@@ -43,7 +47,7 @@ pub struct Sums {
     /// That length.
     pub length_ns: u64,
     /// The tenants, ascending by name.
-    pub tenants: Vec<TenantSums>,
+    pub tenants: Vec<Arc<TenantSums>>,
 }
 
 /// One tenant's sums. `None` where the source never saw any.
@@ -70,6 +74,7 @@ impl Totals {
     pub fn add(&mut self, snapshot: &Snapshot) {
         let last = self.checkpoints.back().map_or(0, |c| c.length_ns);
         if self.checkpoints.is_empty() || self.now.length_ns - last >= CHECKPOINT_NS {
+            self.drop_gone(snapshot);
             self.checkpoints.push_back(self.now.clone());
             self.thin();
         }
@@ -79,12 +84,49 @@ impl Totals {
         for tenant in &snapshot.tenants {
             let at = now.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
             let at = at.unwrap_or_else(|at| {
-                now.tenants
-                    .insert(at, TenantSums::none(tenant.name.clone()));
+                let none = Arc::new(TenantSums::none(tenant.name.clone()));
+                now.tenants.insert(at, none);
                 at
             });
-            now.tenants[at].add(tenant);
+            let sums = &mut now.tenants[at];
+            if sums.knows_less_than(tenant) || !is_idle(tenant) {
+                Arc::make_mut(sums).add(tenant);
+            }
         }
+    }
+
+    /// Drops the tenants that no window has any more. What they made others wait is then of unknown cause.
+    fn drop_gone(&mut self, snapshot: &Snapshot) {
+        let longest = u64::from(MAX_WINDOW_S) * 1_000_000_000;
+        // A window may begin up to a second and a quarter of its length earlier.
+        let kept = longest + longest / 4 + 2 * CHECKPOINT_NS;
+        let here = self.now.length_ns;
+        self.gone.retain(|name, _| snapshot.tenant(name).is_none());
+        for tenant in &self.now.tenants {
+            if snapshot.tenant(&tenant.name).is_none() {
+                self.gone.entry(tenant.name.clone()).or_insert(here);
+            }
+        }
+        let old = |since: &u64| here - since > kept;
+        if !self.gone.values().any(old) {
+            return;
+        }
+        let (gone, now) = (&self.gone, Arc::make_mut(&mut self.now));
+        let is_old = |name: &TenantName| gone.get(name).is_some_and(old);
+        now.tenants.retain(|it| !is_old(&it.name));
+        for tenant in &mut now.tenants {
+            let caused = |waits: &WaitBreakdown| waits.tenants.iter().any(|it| is_old(&it.0));
+            if tenant.waits.as_ref().is_some_and(caused) {
+                if let Some(waits) = &mut Arc::make_mut(tenant).waits {
+                    waits.tenants.retain(|(name, ns)| {
+                        let old = is_old(name);
+                        waits.unknown_ns += if old { *ns } else { 0 };
+                        !old
+                    });
+                }
+            }
+        }
+        self.gone.retain(|_, since| !old(since));
     }
 
     /// Drops the checkpoints that windows of nearly the right length do not need.
@@ -137,9 +179,12 @@ impl Window {
 impl Sums {
     fn since(&self, from: &Sums) -> Sums {
         let none = |name: &TenantName| TenantSums::none(name.clone());
-        let since = |tenant: &TenantSums| {
+        let since = |tenant: &Arc<TenantSums>| {
             let at = from.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
-            tenant.since(&at.map_or_else(|_| none(&tenant.name), |at| from.tenants[at].clone()))
+            Arc::new(match at {
+                Ok(at) => tenant.since(&from.tenants[at]),
+                Err(_) => tenant.since(&none(&tenant.name)),
+            })
         };
         Sums {
             length_ns: self.length_ns - from.length_ns,
@@ -147,11 +192,47 @@ impl Sums {
         }
     }
 
+    /// A time, in percent of these sums' length: percent of one CPU.
+    pub fn percent(&self, ns: u64) -> f64 {
+        100.0 * ns as f64 / self.length_ns.max(1) as f64
+    }
+
+    /// For each tenant that had a CPU while others waited, how long they did.
+    pub fn caused_ns(&self) -> BTreeMap<&TenantName, u64> {
+        let mut caused = BTreeMap::new();
+        let rows = self.tenants.iter().filter_map(|it| it.waits.as_ref());
+        for (name, ns) in rows.flat_map(|it| &it.tenants) {
+            *caused.entry(name).or_default() += ns;
+        }
+        caused
+    }
+
     /// One tenant's sums.
     pub fn tenant(&self, name: &TenantName) -> Option<&TenantSums> {
         let at = self.tenants.binary_search_by(|t| t.name.cmp(name));
-        at.ok().map(|at| &self.tenants[at])
+        at.ok().map(|at| &*self.tenants[at])
     }
+}
+
+/// Whether nothing of a tenant ran or waited.
+fn is_idle(tenant: &TenantSample) -> bool {
+    let waited = |it: &quell_model::ReadyTime| {
+        it.sum_ns > 0 || it.histogram.as_ref().is_some_and(|it| !it.is_empty())
+    };
+    let mut threads = tenant.threads.iter();
+    threads.all(|it| it.run_ns == 0 && !it.ready.as_ref().is_some_and(waited))
+        && tenant
+            .ended
+            .as_ref()
+            .is_none_or(|it| *it == Ended::default())
+        && tenant
+            .waits
+            .as_ref()
+            .is_none_or(|it| *it == WaitBreakdown::default())
+        && tenant
+            .occasions
+            .as_ref()
+            .is_none_or(|it| it.by_blocked_ns.is_empty())
 }
 
 impl TenantSums {
@@ -165,6 +246,14 @@ impl TenantSums {
             histogram: None,
             occasions: None,
         }
+    }
+
+    /// Whether a sample shows what was never seen before, be it zeros.
+    fn knows_less_than(&self, tenant: &TenantSample) -> bool {
+        let waits = tenant.waits.is_some() && self.waits.is_none();
+        let occasions = tenant.occasions.is_some() && self.occasions.is_none();
+        let ready = self.ready_ns.is_none() && tenant.threads.iter().any(|it| it.ready.is_some());
+        waits || occasions || ready
     }
 
     fn add(&mut self, tenant: &TenantSample) {
@@ -221,10 +310,15 @@ impl TenantSums {
         let waits = self.waits.as_ref().map(|now| {
             let none = WaitBreakdown::default();
             let from = from.waits.as_ref().unwrap_or(&none);
-            let before = |name: &TenantName| {
-                let at = from.tenants.binary_search_by(|(other, _)| other.cmp(name));
-                at.map_or(0, |at| from.tenants[at].1)
+            let in_list = |list: &[(TenantName, u64)], name: &TenantName| {
+                let at = list.binary_search_by(|(other, _)| other.cmp(name));
+                at.map_or(0, |at| list[at].1)
             };
+            let before = |name: &TenantName| in_list(&from.tenants, name);
+            // What dropped tenants had made it wait is of unknown cause now, and was not before.
+            let dropped = from.tenants.iter();
+            let dropped = dropped.filter(|it| in_list(&now.tenants, &it.0) == 0);
+            let dropped: u64 = dropped.map(|it| it.1).sum();
             let tenants = now
                 .tenants
                 .iter()
@@ -235,7 +329,7 @@ impl TenantSums {
                 host_ns: now.host_ns - from.host_ns,
                 bandwidth_ns: now.bandwidth_ns - from.bandwidth_ns,
                 steal_ns: now.steal_ns - from.steal_ns,
-                unknown_ns: now.unknown_ns - from.unknown_ns,
+                unknown_ns: now.unknown_ns - from.unknown_ns - dropped,
             }
         });
         TenantSums {
@@ -333,6 +427,69 @@ mod tests {
                 assert!(right, "{window_s} s: {window} ns at {seen}");
             }
         }
+    }
+
+    #[test]
+    fn a_tenant_that_is_gone_leaves_when_no_window_has_it() {
+        let mut totals = Totals::default();
+        let mut add = |seq: u64, tenants: &[(&str, u32)], by_b: u64| {
+            let mut one = snapshot(seq, tenants);
+            one.period_ns = 100_000_000;
+            one.tenants[0].waits = Some(waits(0, if by_b > 0 { &[("b", 1_000_000)] } else { &[] }));
+            totals.add(&one);
+            let sums = totals
+                .window(u64::from(MAX_WINDOW_S) * 1_000_000_000)
+                .sums();
+            let total = totals.total();
+            let a = total.tenant(&"a".into()).unwrap().waits.clone().unwrap();
+            let within = sums.tenant(&"a".into()).unwrap().waits.clone().unwrap();
+            (total.tenant(&"b".into()).is_some(), a, within)
+        };
+        let mut seq = 0..;
+        for _ in 0..100 {
+            add(seq.next().unwrap(), &[("a", 1), ("b", 1)], 1);
+        }
+        let mut dropped = None;
+        for n in 0..2_000 {
+            let (has_b, a, within) = add(seq.next().unwrap(), &[("a", 1)], 0);
+            assert_eq!(a.ready_ns(), 100_000_000, "nothing is lost");
+            assert_eq!(within.unknown_ns, 0, "no window sees it twice");
+            if !has_b {
+                dropped.get_or_insert(n);
+                assert_eq!(
+                    a,
+                    WaitBreakdown {
+                        unknown_ns: 100_000_000,
+                        ..waits(0, &[])
+                    }
+                );
+            }
+        }
+        let dropped = dropped.expect("b is dropped at last");
+        assert!(
+            (600..1_000).contains(&dropped),
+            "{dropped} periods of 100 ms"
+        );
+        // It may come again.
+        assert!(add(seq.next().unwrap(), &[("a", 1), ("b", 1)], 1).0);
+    }
+
+    #[test]
+    fn checkpoints_share_what_idle_tenants_have() {
+        let mut totals = Totals::default();
+        for seq in 0..50 {
+            let mut one = snapshot(seq, &[("a", 1), ("b", 1)]);
+            one.period_ns = 100_000_000;
+            let idle = &mut one.tenants[1].threads[0];
+            idle.run_ns = 0;
+            idle.ready = None;
+            totals.add(&one);
+        }
+        let last = totals.checkpoints.back().unwrap();
+        let pair = |at: usize| (last.tenants[at].clone(), totals.now.tenants[at].clone());
+        let (a, b) = (pair(0), pair(1));
+        assert!(!Arc::ptr_eq(&a.0, &a.1));
+        assert!(Arc::ptr_eq(&b.0, &b.1));
     }
 
     #[test]

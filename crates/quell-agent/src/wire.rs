@@ -6,8 +6,8 @@
 
 use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantClass, TenantKind};
 use quell_model::{
-    CgroupPath, CpuId, CpuSet, Effect, GroupPlan, Plan, PoolsPlan, Promise, Rule, Snapshot, Source,
-    TenantName, TenantWeight,
+    CgroupPath, CpuId, CpuSet, Effect, GroupPlan, Labels, Plan, PoolsPlan, Promise, Rule, Snapshot,
+    Source, TenantName, TenantWeight,
 };
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
 use quell_policy::admission::Placed;
@@ -117,6 +117,9 @@ pub struct TenantStatus {
     pub kind: TenantKind,
     /// Its weight among tenants.
     pub weight: TenantWeight,
+    /// Of a tenant that a rule found: what its source says of it, by label.
+    #[serde(default)]
+    pub labels: Arc<Labels>,
     /// The cgroup that holds exactly its threads, if any.
     pub cgroup: Option<CgroupPath>,
     /// Its threads now.
@@ -129,6 +132,14 @@ pub struct TenantStatus {
     pub cpu_share_percent: f64,
     /// Time ready and not served, in percent of one CPU.
     pub ready_percent: Option<f64>,
+    /// The other tenants for which it waited longest, the longest first, at most three; `null` where the
+    /// source sees no causes.
+    #[serde(default)]
+    pub waits_for: Option<Vec<WaitsFor>>,
+    /// The time for which other tenants waited while it had the CPU, in percent of one CPU; `null` where the
+    /// source sees no causes.
+    #[serde(default)]
+    pub caused_percent: Option<f64>,
     /// Time for which a CPU bandwidth limit of its cgroup stopped it, in percent of one CPU; not in
     /// `ready_percent`.
     #[serde(default)]
@@ -156,6 +167,15 @@ pub struct TenantStatus {
     /// not asked, or has not answered yet.
     #[serde(default)]
     pub online: Option<u32>,
+}
+
+/// A tenant that had the CPU while another waited.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitsFor {
+    /// The tenant that had the CPU.
+    pub tenant: TenantName,
+    /// The time that the other waited meanwhile, in percent of one CPU.
+    pub percent: f64,
 }
 
 /// `GET /v1/admission`: what is promised on the host's CPUs.

@@ -50,6 +50,7 @@ fn every_key_of_quell_toml_is_in_its_reference() {
         asymmetry: AsymmetrySettings::default(),
         criticality: CriticalitySettings::default(),
         tenants: vec![tenant],
+        rules: Vec::new(),
     };
     let keys = keys(&file);
     assert!(keys.len() > 30, "{keys:?}");

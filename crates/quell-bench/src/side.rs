@@ -329,6 +329,7 @@ impl Side {
             asymmetry,
             criticality: CriticalitySettings::default(),
             tenants: Vec::new(),
+            rules: Vec::new(),
         })
     }
 

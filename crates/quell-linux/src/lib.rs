@@ -8,7 +8,7 @@
 //! use quell_linux::observe::{Observer, Preference};
 //!
 //! // No tenants: the snapshot still has the host's CPUs.
-//! let mut observer = Observer::new(&[], Preference::Procfs).unwrap();
+//! let mut observer = Observer::new(&[], &[], Preference::Procfs).unwrap();
 //! let snapshot = observer.sample().unwrap();
 //! println!("period {}: {} tenants", snapshot.seq, snapshot.tenants.len());
 //! ```

@@ -261,6 +261,7 @@ impl Case {
                     threads: Vec::new(),
                     limit_cpus: None,
                     taken_by: None,
+                    labels: Arc::default(),
                     ended: None,
                     waits: None,
                     occasions: None,

@@ -70,8 +70,8 @@ fn pids(tenant: &TenantSample) -> Vec<u32> {
 
 /// Observers to test with: procfs always, BPF where it loads.
 fn observers(specs: &[AgentTenant]) -> Vec<Observer> {
-    let mut list = vec![Observer::new(specs, Preference::Procfs).unwrap()];
-    match Observer::new(specs, Preference::Bpf) {
+    let mut list = vec![Observer::new(specs, &[], Preference::Procfs).unwrap()];
+    match Observer::new(specs, &[], Preference::Bpf) {
         Ok(observer) => list.push(observer),
         Err(ObserveError::Bpf { reason }) => quell_testkit::skip!(Bpf, "with BPF: {reason}"),
         Err(error) => panic!("{error}"),
@@ -151,12 +151,12 @@ fn an_observer_turns_to_other_tenants() {
         sleep(Duration::from_millis(50));
         observer.sample().unwrap();
         let wrong = [spec("a", |s| s.exe = Some("[".into()))];
-        assert!(observer.follow(&wrong).is_err());
+        assert!(observer.follow(&wrong, &[]).is_err());
         let seen = until(&mut observer, |it| !tenant(it, "c").threads.is_empty());
         assert_eq!(seen.tenants.len(), 3);
         // One process stays, one joins another tenant, one leaves all tenants.
         observer
-            .follow(&[of("new", &three), of("a", &one)])
+            .follow(&[of("new", &three), of("a", &one)], &[])
             .unwrap();
         sleep(Duration::from_millis(50));
         let next = observer.sample().unwrap();
@@ -234,8 +234,8 @@ fn a_process_whose_executable_cannot_be_told_hides_nobody_else() {
 #[test]
 fn a_wrong_selector_is_the_users_error() {
     let specs = [spec("web", |s| s.cmdline = Some("(".to_string()))];
-    match Observer::new(&specs, Preference::Auto) {
-        Err(ObserveError::Selector(error)) => assert_eq!(error.key, "cmdline"),
+    match Observer::new(&specs, &[], Preference::Auto) {
+        Err(ObserveError::Selector(error)) => assert_eq!(error.key, "tenant[0].cmdline"),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("took a wrong regular expression"),
     }
@@ -456,7 +456,7 @@ fn who_is_stopped_or_frozen_does_not_merely_sleep() {
             matches!(state(it), ThreadState::Running | ThreadState::Ready)
         });
     }
-    let Ok(mut observer) = Observer::new(&specs, Preference::Bpf) else {
+    let Ok(mut observer) = Observer::new(&specs, &[], Preference::Bpf) else {
         return quell_testkit::skip!(Bpf, "only BPF sees what is frozen");
     };
     let (v1, v2) = (
@@ -496,7 +496,7 @@ fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
     let root = CpuHierarchy::find().unwrap().directory("");
     let moves = Started::new(Command::new("sleep").arg("1000"));
     let specs = [spec("late", |s| s.cgroup = Some(name.clone()))];
-    let mut observer = match Observer::new(&specs, Preference::Bpf) {
+    let mut observer = match Observer::new(&specs, &[], Preference::Bpf) {
         Ok(observer) => observer,
         Err(error) => return quell_testkit::skip!(Bpf, "with BPF: {error}"),
     };
@@ -523,7 +523,7 @@ fn what_processes_used_that_nobody_saw_counts() {
     let specs = [spec("short", |s| s.cgroup = Some(name.clone()))];
     for preference in [Preference::Procfs, Preference::Bpf] {
         // One observer after the other: CPU time that is used while none observes is found as well.
-        let mut observer = match Observer::new(&specs, preference) {
+        let mut observer = match Observer::new(&specs, &[], preference) {
             Ok(observer) => observer,
             Err(error) => return quell_testkit::skip!(Bpf, "with BPF: {error}"),
         };

@@ -42,7 +42,8 @@ pub use plan::{
 pub use report::{ApplyReport, Note, RestoreReport, Subject, Writes};
 pub use shown::{shown, shown_json};
 pub use snapshot::{
-    CpuSample, Ended, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
-    TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,
+    CpuSample, Ended, GuestSample, HostSample, Labels, Occasions, ReadyTime, SchedClass, Snapshot,
+    Source, TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown,
+    Waker,
 };
 pub use weight::{Nice, TenantWeight, Weight};

@@ -6,7 +6,15 @@
 use crate::config::{Selectors, TenantSpec};
 use crate::{CgroupPath, CpuId, CpuSet, Nice, Pid, TenantName, ThreadId, Topology};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What the source of a tenant says of it, by label ([`crate::config::Each::labels`]).
+pub type Labels = BTreeMap<String, String>;
+
+fn no_labels(labels: &Arc<Labels>) -> bool {
+    labels.is_empty()
+}
 
 /// The observations of the host and its tenants in one period.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,6 +92,9 @@ pub struct TenantSample {
     /// simulation.
     #[serde(default)]
     pub selectors: Arc<Selectors>,
+    /// Of a tenant that a rule found: what its source says of it.
+    #[serde(default, skip_serializing_if = "no_labels")]
+    pub labels: Arc<Labels>,
     /// The cgroup that holds exactly this tenant's threads and has a CPU controller, if any:
     /// the place where a tenant's weight can be set without touching another's.
     pub cgroup: Option<CgroupPath>,

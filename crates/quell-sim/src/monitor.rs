@@ -294,6 +294,7 @@ impl Monitor {
                 threads: Vec::new(),
                 limit_cpus: None,
                 taken_by: None,
+                labels: Arc::default(),
                 ended: None,
                 waits: None,
                 occasions: Some(occasions),

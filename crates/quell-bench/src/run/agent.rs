@@ -50,6 +50,7 @@ impl AgentChild {
         let config = folder.path().join("quell.toml");
         let file = AgentFile {
             tenants,
+            rules: Vec::new(),
             ..settings
         };
         let text = toml::to_string(&file)?;

@@ -243,6 +243,7 @@ pid = [1]
         threads: Vec::new(),
         limit_cpus: None,
         taken_by: None,
+        labels: Arc::default(),
         ended: None,
         waits: None,
         occasions: None,

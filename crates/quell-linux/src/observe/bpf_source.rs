@@ -19,10 +19,11 @@ use super::monitor::{
     TenantIndex as MonitorIndex, TracePoints, WAIT_BUCKETS, cause,
 };
 use super::proc::{Reader, Stat};
+use super::roster::Roster;
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
 use quell_model::{
-    CpuId, Ended, Nice, Occasions, Pid, SchedClass, TenantName, ThreadId, ThreadRole, ThreadSample,
+    CpuId, Ended, Nice, Occasions, Pid, SchedClass, ThreadId, ThreadRole, ThreadSample,
     ThreadSettings, ThreadState, Tid, WaitBreakdown, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -220,6 +221,13 @@ impl BpfSource {
             discovery.relist()?;
         }
         discovery.step()?;
+        let places = discovery.roster().places();
+        if self.assigned.len() < places {
+            self.assigned.resize_with(places, BTreeSet::new);
+        }
+        if self.tenants.len() < places {
+            self.tenants.resize_with(places, Default::default);
+        }
         let changed = discovery.take_changed();
         touched.extend(&changed);
         if self.unsettled {
@@ -260,7 +268,6 @@ impl BpfSource {
     pub(crate) fn sample(
         &mut self,
         discovery: &Discovery,
-        names: &[TenantName],
         before_ns: u64,
         mut lists: Vec<Vec<ThreadSample>>,
     ) -> Result<Counts, ObserveError> {
@@ -283,17 +290,19 @@ impl BpfSource {
         let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
         self.kinds_epoch = discovery.kinds_epoch();
         let role = |raw: &RawThread, name: &str| discovery.role(raw.process.0, raw.id.tid.0, name);
-        let mut tenants = vec![Explained::default(); names.len()];
+        let roster = discovery.roster();
+        let places = roster.places();
+        let mut tenants = vec![Explained::default(); places];
 
         if self.threads.membership != reading.membership {
             self.threads.add_ended(reading, &mut tenants, period_ns);
-            self.threads.follow(reading, names.len(), role)?;
+            self.threads.follow(reading, places, role)?;
         }
-        lists.resize_with(names.len(), Vec::new);
+        lists.resize_with(places, Vec::new);
         for (list, &length) in lists.iter_mut().zip(&self.threads.lengths) {
             list.resize_with(length, blank);
         }
-        let mut waited = vec![0; names.len()];
+        let mut waited = vec![0; places];
         for raw in reading.threads.iter().filter(|raw| !raw.ended) {
             let tenant = usize::from(raw.tenant.0);
             if let Some(list) = lists.get_mut(tenant) {
@@ -301,7 +310,7 @@ impl BpfSource {
                     (self.threads).sample(raw, list, role, kinds_changed, period_ns)?;
             }
         }
-        explain_tenants(&mut self.tenants, reading, names, &waited, &mut tenants);
+        explain_tenants(&mut self.tenants, reading, roster, &waited, &mut tenants);
         self.unbroken = unbroken.saturating_add(1);
         Ok(Counts {
             time_ns: reading.time_ns,
@@ -431,7 +440,7 @@ impl Threads {
 fn explain_tenants(
     counters: &mut [(Option<RawTenant>, Causes)],
     reading: &Reading,
-    names: &[TenantName],
+    roster: &Roster,
     waited: &[u64],
     tenants: &mut [Explained],
 ) {
@@ -444,7 +453,7 @@ fn explain_tenants(
             let waited = waited[index] + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
             let counted = raw.by_cause.iter().copied();
             let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
-            tenant.waits = breakdown(index, &parts, names);
+            tenant.waits = breakdown(index, &parts, roster);
             tenant.occasions = since_occasions(raw, before.as_ref());
         }
         *before = Some(raw.clone());
@@ -668,7 +677,7 @@ fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
 }
 
 /// The waits of a tenant in a period, by cause.
-fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> WaitBreakdown {
+fn breakdown(own: TenantIndex, parts: &[(u16, u64)], roster: &Roster) -> WaitBreakdown {
     let mut waits = WaitBreakdown::default();
     for &(by, ns) in parts {
         match usize::from(by) {
@@ -676,9 +685,9 @@ fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> Wa
             cause::BANDWIDTH => waits.bandwidth_ns += ns,
             cause::STEAL => waits.steal_ns += ns,
             tenant if tenant == own => waits.own_ns += ns,
-            tenant => match names.get(tenant) {
+            tenant => match roster.name(tenant) {
                 Some(name) => waits.tenants.push((name.clone(), ns)),
-                // The cause is undefined, or a tenant of before a reload.
+                // The cause is undefined, or a tenant that is gone.
                 None => waits.unknown_ns += ns,
             },
         }
@@ -969,7 +978,8 @@ mod tests {
 
     #[test]
     fn waits_by_who_had_the_cpu() {
-        let names: Vec<TenantName> = vec!["own".into(), "zoo".into(), "bat".into()];
+        let tables = ["own", "zoo", "bat"].map(quell_model::config::AgentTenant::named);
+        let roster = Roster::of(&tables, 256);
         let parts = [
             (0, 20),
             (1, 4),
@@ -989,7 +999,7 @@ mod tests {
             steal_ns: 12,
             unknown_ns: 13,
         };
-        assert_eq!(breakdown(0, &parts, &names), expected);
+        assert_eq!(breakdown(0, &parts, &roster), expected);
         assert_eq!(
             expected.total_ns(),
             parts.iter().map(|(_, ns)| ns).sum::<u64>()

@@ -14,10 +14,13 @@
 
 use super::ObserveError;
 use super::cgroup::Paths;
+use super::container_names::ContainerNames;
 use super::kvm;
 use super::proc::{self, NumberWalk, Reader, Stat};
 use super::qemu;
-use super::selector::{Facts, Selectors, TenantIndex};
+use super::roster::Roster;
+use super::selector::{Facts, Owner, Selectors, TenantIndex};
+use super::sources;
 use quell_model::ThreadRole;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,13 +65,16 @@ pub(crate) enum Kind {
 pub(crate) struct Discovery {
     root: String,
     selectors: Selectors,
+    roster: Roster,
+    names: ContainerNames,
     processes: BTreeMap<u32, Process>,
+    /// For each place of the roster, the tenant's processes.
     members: Vec<BTreeSet<u32>>,
     /// Start times of the processes that `pid` selectors took: a later process with the same id is
     /// another process.
     taken: BTreeMap<u32, u64>,
-    /// For each tenant, a process that it would have if the process did not belong to an earlier tenant;
-    /// looked for where the tenant has no process.
+    /// For each table's tenant, a process that it would have if the process did not belong to an earlier
+    /// tenant; looked for where the tenant has no process.
     elsewhere: Vec<Option<u32>>,
     /// Processes still to be examined.
     pending: BTreeSet<u32>,
@@ -98,15 +104,18 @@ impl Discovery {
         root: &str,
         kvm: &str,
         selectors: Selectors,
-        tenants: usize,
+        roster: Roster,
+        names: ContainerNames,
     ) -> Result<Discovery, ObserveError> {
         let mut discovery = Discovery {
             root: root.to_string(),
-            selectors,
             processes: BTreeMap::new(),
-            members: vec![BTreeSet::new(); tenants],
+            members: vec![BTreeSet::new(); roster.places()],
             taken: BTreeMap::new(),
-            elsewhere: vec![None; tenants],
+            elsewhere: vec![None; selectors.tables()],
+            selectors,
+            roster,
+            names,
             pending: BTreeSet::new(),
             walk: NumberWalk::open(root)?,
             pass: 0,
@@ -126,16 +135,35 @@ impl Discovery {
         Ok(discovery)
     }
 
+    /// The tenants, by place.
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Lets the tenants go that rules found and that have no process any more: those of these places.
+    /// Returns the places that were left.
+    pub(crate) fn dismiss(&mut self, places: Vec<TenantIndex>) -> Vec<TenantIndex> {
+        let (members, roster) = (&self.members, &mut self.roster);
+        let gone = places.into_iter().filter(|&it| members[it].is_empty());
+        gone.filter(|&it| roster.leave(it)).collect()
+    }
+
     /// The processes of a tenant, ascending.
     pub(crate) fn members(&self, tenant: TenantIndex) -> &BTreeSet<u32> {
         &self.members[tenant]
     }
 
-    /// The earlier tenant that has the processes which a tenant without processes would have.
+    /// The earlier tenant that has the processes which a table's tenant without processes would have.
     pub(crate) fn taken_by(&self, tenant: TenantIndex) -> Option<TenantIndex> {
-        let process = self.processes.get(&self.elsewhere[tenant]?)?;
+        let elsewhere = self.elsewhere.get(tenant).copied().flatten()?;
+        let process = self.processes.get(&elsewhere)?;
         let by = process.tenant.filter(|&by| by < tenant);
         by.filter(|_| self.members[tenant].is_empty())
+    }
+
+    /// All processes, ascending by id.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, &Process)> {
+        self.processes.iter().map(|(&pid, process)| (pid, process))
     }
 
     pub(crate) fn process(&self, pid: u32) -> Option<&Process> {
@@ -254,6 +282,7 @@ impl Discovery {
 
     /// Examines the processes that had events, and the next slice of all processes.
     pub(crate) fn step(&mut self) -> Result<(), ObserveError> {
+        self.roster.next_period();
         self.asked += 1;
         if self.asked == PERIODS_PER_ASKING {
             self.ask_kvm();
@@ -361,35 +390,42 @@ impl Discovery {
         } else {
             None
         };
+        let runs_vm = |exe: &Option<Vec<u8>>| exe.as_deref().is_some_and(sources::is_vmm);
         let mut cmdline: &[u8] = &[];
-        if needs.cmdline {
+        let reads_arguments = needs.cmdline || needs.vms && runs_vm(&exe);
+        if reads_arguments {
             let text = self.cmdline.read(format_args!("{root}/{pid}/cmdline"))?;
             cmdline = text.unwrap_or_default();
         }
         let facts = Facts {
+            pid,
             lineage,
             cgroups: &cgroups,
             exe: exe.as_deref(),
             cmdline,
         };
-        let tenant = self.selectors.classify(&facts);
+        let owner = self.selectors.classify(&facts, &mut self.names);
         let (mut kind, mut nameless) = (Kind::Ordinary, false);
         let before = self.elsewhere.iter_mut().filter(|it| **it == Some(pid));
         before.for_each(|it| *it = None);
         let members = &self.members;
-        let mut later = tenant.map_or(members.len(), |tenant| tenant + 1)..members.len();
+        let first = match owner {
+            Some(Owner::Table(table)) => table + 1,
+            Some(Owner::Found { .. }) | None => self.selectors.tables(),
+        };
+        let mut later = first..self.selectors.tables();
         while let Some(other) = self
             .selectors
             .first(&facts, later.by_ref().filter(|&it| members[it].is_empty()))
         {
             self.elsewhere[other] = Some(pid);
         }
-        if tenant.is_some() {
+        if owner.is_some() {
             if !needs.exe {
                 exe = executable(root, pid)?;
             }
             if exe.as_deref().is_some_and(qemu::is_qemu) {
-                if !needs.cmdline {
+                if !reads_arguments {
                     let text = self.cmdline.read(format_args!("{root}/{pid}/cmdline"))?;
                     cmdline = text.unwrap_or_default();
                 }
@@ -397,6 +433,7 @@ impl Discovery {
                 nameless = !qemu::names_threads(cmdline);
             }
         }
+        let tenant = owner.map(|owner| self.place_of(owner));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.lineage = lineage;
             self.kinds_epoch += u64::from(process.kind != kind);
@@ -405,6 +442,32 @@ impl Discovery {
         }
         self.join(pid, tenant);
         Ok(())
+    }
+
+    /// The place of a process's tenant. A thing that no process belonged to before gets one.
+    fn place_of(&mut self, owner: Owner) -> TenantIndex {
+        let (rule, name, thing) = match owner {
+            Owner::Table(table) => return table,
+            Owner::Found { rule, name, thing } => (rule, name, thing),
+        };
+        if let Some(place) = self.roster.found(rule, &thing.id) {
+            return place;
+        }
+        let labels = thing.labels.iter();
+        let labels = labels.map(|(&label, value)| (label.to_string(), value.clone()));
+        let selectors = &self.selectors;
+        let source = (
+            "source".to_string(),
+            selectors.source(rule).as_str().to_string(),
+        );
+        let labels = labels.chain([source]).collect();
+        let place = self.roster.enter(rule, &thing.id, &name, labels, |name| {
+            selectors.spec_of(rule, name, &thing)
+        });
+        if self.members.len() <= place {
+            self.members.resize_with(place + 1, BTreeSet::new);
+        }
+        place
     }
 
     /// The first tenant whose `pid` selector named this process or an ancestor. A tenant once found
@@ -463,7 +526,8 @@ fn executable(root: &str, pid: u32) -> Result<Option<Vec<u8>>, ObserveError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::config::{self, AgentTenant};
+    use quell_model::TenantName;
+    use quell_model::config::{self, AgentTenant, Each, TenantClass, TenantRule};
     use std::fs;
     use std::path::Path;
 
@@ -523,10 +587,15 @@ mod tests {
     }
 
     fn discover(root: &Path, specs: &[AgentTenant]) -> Discovery {
-        let selectors = Selectors::new(specs).unwrap();
+        discover_by(root, specs, &[])
+    }
+
+    fn discover_by(root: &Path, specs: &[AgentTenant], rules: &[TenantRule]) -> Discovery {
+        let selectors = Selectors::new(specs, rules).unwrap();
+        let roster = Roster::of(specs, 256);
         let kvm = root.join("kvm");
         let (root, kvm) = (root.to_str().unwrap(), kvm.to_str().unwrap());
-        Discovery::new(root, kvm, selectors, specs.len()).unwrap()
+        Discovery::new(root, kvm, selectors, roster, ContainerNames::none()).unwrap()
     }
 
     fn members(discovery: &Discovery, tenant: usize) -> Vec<u32> {
@@ -793,6 +862,97 @@ mod tests {
             discovery.step().unwrap();
         }
         assert_eq!(discovery.role(30, 33, name), ThreadRole::Emulator);
+    }
+
+    fn service(pid: u32, unit: &str) -> (u32, String) {
+        (pid, format!("0::/system.slice/{unit}.service\n"))
+    }
+
+    fn write_in(root: &Path, (pid, cgroup): (u32, String)) {
+        write(
+            root,
+            &Fake {
+                pid,
+                cgroup: &cgroup,
+                ..ORDINARY
+            },
+        );
+    }
+
+    /// The tenants that there are, with their processes.
+    fn tenants(discovery: &Discovery) -> Vec<(String, Vec<u32>)> {
+        let roster = discovery.roster();
+        let places = roster.by_name();
+        let all = places.map(|it| {
+            let name = roster.name(it).unwrap().to_string();
+            (name, members(discovery, it))
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn tenants_that_rules_find_come_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        write_in(dir.path(), service(10, "a"));
+        write_in(dir.path(), service(11, "a"));
+        write_in(dir.path(), service(20, "b"));
+        let table = named("db", |s| s.unit = Some("db".into()));
+        let mut rule = TenantRule::all(Each::Unit);
+        rule.spec.class = TenantClass::Batch;
+        rule.says_class = true;
+        let mut discovery = discover_by(dir.path(), &[table], &[rule]);
+        let seen = |discovery: &Discovery| {
+            let all = tenants(discovery).into_iter();
+            all.map(|(name, pids)| format!("{name} {pids:?}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            seen(&discovery),
+            ["a.service [10, 11]", "b.service [20]", "db []"]
+        );
+        let a = discovery
+            .roster()
+            .place_of(&TenantName::from("a.service"))
+            .unwrap();
+        let tenant = discovery.roster().tenant(a).unwrap();
+        assert_eq!(tenant.spec.class, TenantClass::Batch);
+        assert_eq!(tenant.labels["slice"], "system.slice");
+        assert_eq!(tenant.labels["source"], "unit");
+
+        // One process moves to a service that is new, one to a table's, one ends.
+        write_in(dir.path(), service(10, "c"));
+        write_in(dir.path(), service(20, "db"));
+        discovery.look_again(10);
+        discovery.look_again(20);
+        discovery.exited(11);
+        discovery.step().unwrap();
+        assert_eq!(
+            seen(&discovery),
+            ["a.service []", "b.service []", "c.service [10]", "db [20]"]
+        );
+        let all: Vec<usize> = discovery.roster().by_name().collect();
+        assert_eq!(
+            discovery.dismiss(all).len(),
+            2,
+            "those of rules without a process"
+        );
+        assert_eq!(seen(&discovery), ["c.service [10]", "db [20]"]);
+    }
+
+    #[test]
+    fn a_child_in_a_cgroup_of_its_own_is_found_when_it_execs() {
+        let dir = tempfile::tempdir().unwrap();
+        write_in(dir.path(), service(10, "a"));
+        let mut discovery = discover_by(dir.path(), &[], &[TenantRule::all(Each::Unit)]);
+        discovery.forked(10, 11);
+        write_in(dir.path(), service(11, "b"));
+        discovery.look_again(11);
+        discovery.step().unwrap();
+        let expected = [
+            ("a.service".to_string(), vec![10]),
+            ("b.service".to_string(), vec![11]),
+        ];
+        assert_eq!(tenants(&discovery), expected);
     }
 
     #[test]

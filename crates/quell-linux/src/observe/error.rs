@@ -35,16 +35,12 @@ pub enum ObserveError {
     },
 }
 
-/// A selector that is not a glob, regular expression or unit name.
+/// A selector or rule that is not a glob, regular expression, unit name or template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("tenant `{tenant}`: `{key}` = `{}`: {message}", value.escape_debug())]
+#[error("{key}: `{}` {message}", value.escape_debug())]
 pub struct SelectorError {
-    /// The tenant's name.
-    pub tenant: String,
-    /// The index of the tenant in the configuration, counted from 0.
-    pub index: usize,
-    /// The selector's key, such as `cgroup`.
-    pub key: &'static str,
+    /// The key in the configuration, such as `tenant[0].cgroup`.
+    pub key: String,
     /// The value given in the configuration.
     pub value: String,
     /// The error in the value.

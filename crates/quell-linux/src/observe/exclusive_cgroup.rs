@@ -27,9 +27,10 @@ pub(crate) struct ExclusiveCgroups {
     reader: Reader,
 }
 
-#[derive(Clone)]
+#[derive(Default)]
 struct TenantCgroup {
     cgroup: Option<CgroupPath>,
+    /// Whether processes came or went since it was last examined.
     changed: bool,
     looked: Option<u64>,
     limit_cpus: Option<f64>,
@@ -42,22 +43,18 @@ struct TenantCgroup {
 }
 
 impl ExclusiveCgroups {
-    pub(crate) fn new(tenants: usize) -> ExclusiveCgroups {
-        let unknown = TenantCgroup {
-            cgroup: None,
-            changed: true,
-            looked: None,
-            limit_cpus: None,
-            limit_looked: None,
-            account: Account::default(),
-            suspects: BTreeSet::new(),
-        };
+    pub(crate) fn new() -> ExclusiveCgroups {
         ExclusiveCgroups {
             hierarchy: CpuHierarchy::find(),
-            tenants: vec![unknown; tenants],
+            tenants: Vec::new(),
             period: 0,
             reader: Reader::default(),
         }
+    }
+
+    /// Forgets the tenant of a place that is to be another's.
+    pub(crate) fn forget(&mut self, tenant: usize) {
+        self.tenants[tenant] = TenantCgroup::default();
     }
 
     pub(crate) fn of(&self, tenant: usize) -> Option<&CgroupPath> {
@@ -98,11 +95,13 @@ impl ExclusiveCgroups {
         discovery: &Discovery,
         changed: BTreeSet<usize>,
     ) -> Result<(), ObserveError> {
+        let period = self.period;
+        self.period += 1;
+        self.tenants
+            .resize_with(discovery.roster().places(), TenantCgroup::default);
         changed
             .into_iter()
             .for_each(|tenant| self.tenants[tenant].changed = true);
-        let period = self.period;
-        self.period += 1;
         let due = |own: &TenantCgroup| {
             let rested = own.looked.is_none_or(|at| period - at >= PERIODS_BETWEEN);
             own.changed && rested

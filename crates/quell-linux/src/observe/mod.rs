@@ -17,6 +17,7 @@ mod account;
 pub(crate) mod bpf_source;
 mod causes;
 mod cgroup;
+mod container_names;
 mod discover;
 mod error;
 mod exclusive_cgroup;
@@ -26,25 +27,32 @@ pub mod monitor;
 pub(crate) mod proc;
 mod procfs_source;
 pub(crate) mod qemu;
+mod roster;
 mod selector;
 mod settings;
+mod sources;
+mod survey;
 pub mod topology;
 
 pub use cgroup::{CpuHierarchy, Version as CgroupVersion};
 pub use error::{ObserveError, SelectorError};
 pub use monitor::{MonitorError, TracePoints};
 pub use selector::check_selectors;
+pub use survey::{Survey, Surveyed, survey};
 
 use bpf_source::{BpfSource, Explained};
+use container_names::ContainerNames;
 use discover::Discovery;
 use exclusive_cgroup::ExclusiveCgroups;
 use host::{CpuTimes, Host};
 use procfs_source::{Period, ProcfsSource};
-use quell_model::config::{self, AgentTenant, TenantSpec};
-use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
+use quell_model::config::{AgentTenant, TenantRule};
+use quell_model::{Snapshot, Source, TenantSample, ThreadSample};
 use quell_sys::clock;
+use roster::Roster;
 use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The source of the threads' figures that the caller wants.
@@ -70,38 +78,30 @@ pub struct Observer {
     /// The end of the previous period.
     monotonic_ns: u64,
     boottime_ns: u64,
-    /// Samples that are no longer used, by tenant in the order of the configuration.
+    /// Samples that are no longer used, by the tenants' places.
     spare: Vec<Vec<ThreadSample>>,
 }
 
-/// The tenants, and the processes of each tenant.
+/// The tenants, and the processes and the cgroup of each tenant.
 struct View {
-    names: Vec<TenantName>,
-    specs: Vec<(Arc<TenantSpec>, Arc<config::Selectors>)>,
-    /// The tenants' indices, ascending by name.
-    by_name: Vec<usize>,
     discovery: Discovery,
     exclusive_cgroups: ExclusiveCgroups,
 }
 
 impl View {
-    fn of(tenants: &[AgentTenant]) -> Result<View, ObserveError> {
-        let selectors = Selectors::new(tenants)?;
-        let names: Vec<TenantName> = tenants
-            .iter()
-            .map(|t| t.spec.name.as_str().into())
-            .collect();
-        let mut by_name: Vec<usize> = (0..names.len()).collect();
-        by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
-        let specs = tenants.iter().cloned();
-        let specs = specs.map(|it| (Arc::new(it.spec), Arc::new(it.selectors)));
+    fn of(tenants: &[AgentTenant], rules: &[TenantRule]) -> Result<View, ObserveError> {
+        let selectors = Selectors::new(tenants, rules)?;
+        let limit = usize::from(monitor::TenantIndex::LIMIT);
+        let roster = Roster::of(tenants, limit);
+        let names = ContainerNames::below(Path::new("/"));
         Ok(View {
-            discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, tenants.len())?,
-            exclusive_cgroups: ExclusiveCgroups::new(names.len()),
-            names,
-            specs: specs.collect(),
-            by_name,
+            discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, roster, names)?,
+            exclusive_cgroups: ExclusiveCgroups::new(),
         })
+    }
+
+    fn places(&self) -> usize {
+        self.discovery.roster().places()
     }
 }
 
@@ -117,11 +117,15 @@ impl Observer {
     /// # Errors
     /// The call fails with a wrong selector ([`ObserveError::Selector`]); with [`Preference::Bpf`], if the
     /// monitor cannot load; and on a host without `/proc` or `/sys`.
-    pub fn new(tenants: &[AgentTenant], preference: Preference) -> Result<Observer, ObserveError> {
-        let view = View::of(tenants)?;
+    pub fn new(
+        tenants: &[AgentTenant],
+        rules: &[TenantRule],
+        preference: Preference,
+    ) -> Result<Observer, ObserveError> {
+        let view = View::of(tenants, rules)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
-            Preference::Bpf | Preference::Auto => BpfSource::load(tenants.len()),
+            Preference::Bpf | Preference::Auto => BpfSource::load(view.places()),
         };
         let (counters, fallback_reason) = match loaded {
             Ok(bpf) => (Counters::Bpf(Box::new(bpf)), None),
@@ -153,22 +157,26 @@ impl Observer {
     ///
     /// # Errors
     /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
-    pub fn follow(&mut self, tenants: &[AgentTenant]) -> Result<(), ObserveError> {
+    pub fn follow(
+        &mut self,
+        tenants: &[AgentTenant],
+        rules: &[TenantRule],
+    ) -> Result<(), ObserveError> {
         let bpf = match &mut self.counters {
             Counters::Bpf(bpf) if BpfSource::can_follow(tenants.len()) => bpf,
             _ => {
                 let seq = self.seq;
-                *self = Observer::new(tenants, self.preference)?;
+                *self = Observer::new(tenants, rules, self.preference)?;
                 self.seq = seq;
                 return Ok(());
             }
         };
-        let view = View::of(tenants)?;
-        bpf.follow_others(tenants.len());
+        let view = View::of(tenants, rules)?;
+        bpf.follow_others(view.places());
         let before = std::mem::replace(&mut self.view, view);
         if let Err(error) = self.begin() {
             if let Counters::Bpf(bpf) = &mut self.counters {
-                bpf.follow_others(before.names.len());
+                bpf.follow_others(before.places());
             }
             self.view = before;
             return Err(error);
@@ -210,13 +218,16 @@ impl Observer {
     /// a snapshot of a thousand threads costs more than to update all that changes in it. Other snapshots
     /// are dropped.
     pub fn recycle(&mut self, snapshot: Snapshot) {
-        if snapshot.seq + 2 != self.seq || snapshot.tenants.len() != self.view.names.len() {
+        if snapshot.seq + 2 != self.seq {
             return;
         }
         self.spare.clear();
-        self.spare.resize_with(self.view.names.len(), Vec::new);
-        for (&index, tenant) in self.view.by_name.iter().zip(snapshot.tenants) {
-            self.spare[index] = tenant.threads;
+        self.spare.resize_with(self.view.places(), Vec::new);
+        let roster = self.view.discovery.roster();
+        for tenant in snapshot.tenants {
+            if let Some(place) = roster.place_of(&tenant.name) {
+                self.spare[place] = tenant.threads;
+            }
         }
     }
 
@@ -231,8 +242,7 @@ impl Observer {
                 let changed = bpf.follow(&mut self.view.discovery)?;
                 let before_ns = self.monotonic_ns;
                 let lists = std::mem::take(&mut self.spare);
-                let counts =
-                    bpf.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
+                let counts = bpf.sample(&self.view.discovery, before_ns, lists)?;
                 let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
                 let explained = Some(counts.tenants);
                 (
@@ -255,8 +265,7 @@ impl Observer {
                     start_boottime_ns: self.boottime_ns,
                 };
                 self.boottime_ns = clock::boottime_ns();
-                let threads =
-                    procfs.sample(&mut self.view.discovery, self.view.names.len(), period)?;
+                let threads = procfs.sample(&mut self.view.discovery, period)?;
                 let (cpus, changed) = (self.host.proc_times()?, self.view.discovery.take_changed());
                 (
                     (length_ns, time_ns),
@@ -272,41 +281,56 @@ impl Observer {
         let (period_ns, time_ns) = period;
         self.monotonic_ns = time_ns;
         let host = self.host.sample(seen.cpus)?;
-        self.view
-            .exclusive_cgroups
-            .step(&self.view.discovery, seen.changed)?;
+        let View {
+            discovery,
+            exclusive_cgroups,
+        } = &mut self.view;
+        exclusive_cgroups.step(discovery, seen.changed)?;
 
-        let tenants = self.view.by_name.iter().map(|&index| {
+        let roster = discovery.roster();
+        let mut tenants = Vec::new();
+        // Tenants of which nothing is left: they are in this snapshot for the last time.
+        let mut gone = Vec::new();
+        for place in roster.by_name() {
+            let Some(tenant) = roster.tenant(place) else {
+                continue;
+            };
             let explained = seen.explained.as_mut();
-            let explained = explained.map(|all| std::mem::take(&mut all[index]));
+            let explained = explained.map(|all| std::mem::take(&mut all[place]));
             let (mut ended, rest) = explained
                 .map(|it| (it.ended, (it.waits, it.occasions)))
                 .unzip();
             let (waits, occasions) = rest.unzip();
-            let threads = std::mem::take(&mut seen.threads[index]);
+            let threads = std::mem::take(&mut seen.threads[place]);
             let ran = threads.iter().map(|thread| thread.run_ns).sum::<u64>();
             let ran = ran + ended.as_ref().map_or(0, |it| it.run_ns);
-            let unknown_ns = self.view.exclusive_cgroups.unknown_ns(index, ran);
+            let unknown_ns = exclusive_cgroups.unknown_ns(place, ran);
             if unknown_ns > 0 {
                 ended.get_or_insert_default().run_ns += unknown_ns;
             }
+            if threads.is_empty() && ended.as_ref().is_none_or(|it| it.threads == 0) {
+                gone.push(place);
+            }
             let stopped = waits.as_ref().is_some_and(|it| it.bandwidth_ns > 0);
-            TenantSample {
-                taken_by: (self.view.discovery.taken_by(index))
-                    .map(|by| self.view.names[by].clone()),
-                limit_cpus: self.view.exclusive_cgroups.limit(index, stopped),
-                name: self.view.names[index].clone(),
-                spec: Arc::clone(&self.view.specs[index].0),
-                selectors: Arc::clone(&self.view.specs[index].1),
-                cgroup: self.view.exclusive_cgroups.of(index).cloned(),
+            let taken_by = discovery.taken_by(place);
+            tenants.push(TenantSample {
+                taken_by: taken_by.and_then(|by| roster.name(by).cloned()),
+                limit_cpus: exclusive_cgroups.limit(place, stopped),
+                name: tenant.name.clone(),
+                spec: Arc::clone(&tenant.spec),
+                selectors: Arc::clone(&tenant.selectors),
+                labels: Arc::clone(&tenant.labels),
+                cgroup: exclusive_cgroups.of(place).cloned(),
                 threads,
                 ended,
                 waits,
                 occasions,
                 guest: None,
-            }
-        });
-        let tenants = tenants.collect();
+            });
+        }
+        for place in discovery.dismiss(gone) {
+            exclusive_cgroups.forget(place);
+        }
         let seq = self.seq;
         self.seq += 1;
         Ok(Snapshot {
@@ -320,7 +344,7 @@ impl Observer {
     }
 }
 
-/// The observations of one period, by tenant in the order of the configuration.
+/// The observations of one period, by the tenants' places.
 struct Seen {
     threads: Vec<Vec<ThreadSample>>,
     explained: Option<Vec<Explained>>,

@@ -85,10 +85,10 @@ impl ProcfsSource {
     pub(crate) fn sample(
         &mut self,
         discovery: &mut Discovery,
-        tenants: usize,
         period: Period,
     ) -> Result<Vec<Vec<ThreadSample>>, ObserveError> {
         self.round += 1;
+        let tenants = discovery.roster().places();
         let mut lists = Vec::with_capacity(tenants);
         let mut wanting = Wanting::default();
         for tenant in 0..tenants {

@@ -1,30 +1,59 @@
 //! The tenant that a process belongs to.
 //!
-//! A process belongs to the first tenant, in the order of the configuration, of which any selector
-//! matches. Patterns are compiled once; [`Selectors::needs`] says which of a process's files have
+//! A process belongs to the first `[[tenant]]`, in the order of the configuration, of which any selector
+//! matches; if there is none, to the thing that the first `[[tenants]]` rule that fits finds for it. Patterns
+//! are compiled once; [`Selectors::needs`] says which of a process's files have
 //! to be read at all, so that no file is read for a kind of selector that no tenant has.
 
+use super::container_names::ContainerNames;
 use super::error::SelectorError;
 use super::qemu;
-use globset::{GlobBuilder, GlobMatcher};
-use quell_model::config::AgentTenant;
+use super::sources::{self, Thing};
+use globset::{Glob, GlobBuilder, GlobMatcher};
+use quell_model::TenantName;
+use quell_model::config::{AgentTenant, Each, NamePart, TenantRule, TenantSpec};
 use regex::Regex;
 
-/// The index of a tenant in the configuration.
+/// A tenant's place in the roster; of a table its index in the configuration.
 pub(crate) type TenantIndex = usize;
 
 /// Checks every selector of a configuration without observing anything.
 ///
 /// # Errors
 /// The call fails with the first selector that is not a glob, regular expression or unit name.
-pub fn check_selectors(tenants: &[AgentTenant]) -> Result<(), SelectorError> {
-    Selectors::new(tenants).map(|_| ())
+pub fn check_selectors(tenants: &[AgentTenant], rules: &[TenantRule]) -> Result<(), SelectorError> {
+    Selectors::new(tenants, rules).map(|_| ())
 }
 
-/// The compiled selectors of all tenants.
+/// The compiled selectors of all tenants, and the rules.
 pub(crate) struct Selectors {
     tenants: Vec<Compiled>,
+    rules: Vec<Rule>,
     pub(crate) needs: Needs,
+}
+
+/// A compiled rule.
+struct Rule {
+    rule: TenantRule,
+    matches: Option<Wildcards>,
+    labels: Vec<(String, GlobMatcher)>,
+    name: Vec<NamePart>,
+}
+
+/// A glob that tells what its `*` and `**` stand for.
+struct Wildcards(Regex);
+
+/// The tenant of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The tenant of the table in this place.
+    Table(TenantIndex),
+    /// A thing that the rule of this number found.
+    Found {
+        rule: usize,
+        name: String,
+        thing: Thing,
+    },
 }
 
 /// The files of a process that the selectors look at.
@@ -33,6 +62,8 @@ pub(crate) struct Needs {
     pub(crate) cgroup: bool,
     pub(crate) exe: bool,
     pub(crate) cmdline: bool,
+    /// Arguments of programs that run virtual machines.
+    pub(crate) vms: bool,
 }
 
 struct Compiled {
@@ -47,6 +78,7 @@ struct Compiled {
 /// The facts about a process that selectors look at.
 #[derive(Default)]
 pub(crate) struct Facts<'a> {
+    pub(crate) pid: u32,
     /// The first tenant whose `pid` selector names this process or an ancestor.
     pub(crate) lineage: Option<TenantIndex>,
     /// The cgroup paths of the process in the hierarchies that count, each starting with `/`.
@@ -58,32 +90,23 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Selectors {
-    pub(crate) fn new(specs: &[AgentTenant]) -> Result<Selectors, SelectorError> {
+    pub(crate) fn new(
+        specs: &[AgentTenant],
+        rules: &[TenantRule],
+    ) -> Result<Selectors, SelectorError> {
         let mut needs = Needs::default();
         let mut tenants = Vec::with_capacity(specs.len());
-        for (index, AgentTenant { spec, selectors }) in specs.iter().enumerate() {
-            let error = |key: &'static str, value: &str, message: String| SelectorError {
-                tenant: spec.name.clone(),
-                index,
-                key,
+        for (index, AgentTenant { selectors, .. }) in specs.iter().enumerate() {
+            let error = |key: &str, value: &str, message: String| SelectorError {
+                key: format!("tenant[{index}].{key}"),
                 value: value.to_string(),
                 message,
             };
-            let glob = |key: &'static str, value: &Option<String>| {
+            let glob = |key: &str, value: &Option<String>| {
                 let Some(value) = value else { return Ok(None) };
-                if value.is_empty() {
-                    return Err(error(
-                        key,
-                        value,
-                        "is empty and matches nothing".to_string(),
-                    ));
-                }
-                GlobBuilder::new(value.trim_start_matches(if key == "cgroup" { "/" } else { "" }))
-                    .literal_separator(true)
-                    .backslash_escape(true)
-                    .build()
-                    .map(|glob| Some(glob.compile_matcher()))
-                    .map_err(|e| error(key, value, format!("is no glob: {}", e.kind())))
+                let below = value.trim_start_matches(if key == "cgroup" { "/" } else { "" });
+                let glob = glob(below).map_err(|message| error(key, value, message))?;
+                Ok(Some(glob.compile_matcher()))
             };
             let cmdline = match &selectors.cmdline {
                 Some(text) => Some(Regex::new(text).map_err(|e| {
@@ -112,7 +135,34 @@ impl Selectors {
             needs.cmdline |= compiled.cmdline.is_some() || compiled.libvirt.is_some();
             tenants.push(compiled);
         }
-        Ok(Selectors { tenants, needs })
+        let mut compiled = Vec::with_capacity(rules.len());
+        for (index, rule) in rules.iter().enumerate() {
+            let vms = rule.finds.each == Each::Vm;
+            needs.exe |= vms;
+            needs.vms |= vms;
+            needs.cgroup |= !vms;
+            compiled.push(Rule::of(index, rule)?);
+        }
+        Ok(Selectors {
+            tenants,
+            rules: compiled,
+            needs,
+        })
+    }
+
+    /// How many tables there are.
+    pub(crate) fn tables(&self) -> usize {
+        self.tenants.len()
+    }
+
+    /// The source of what a rule finds.
+    pub(crate) fn source(&self, rule: usize) -> Each {
+        self.rules[rule].rule.finds.each
+    }
+
+    /// What a thing that a rule found is owed as a tenant of this name.
+    pub(crate) fn spec_of(&self, rule: usize, name: &TenantName, thing: &Thing) -> TenantSpec {
+        self.rules[rule].rule.spec_of(name, thing.class)
     }
 
     /// The first tenant whose `pid` selector names this process.
@@ -174,9 +224,138 @@ impl Selectors {
     }
 
     /// The tenant that a process belongs to.
-    pub(crate) fn classify(&self, facts: &Facts<'_>) -> Option<TenantIndex> {
-        self.first(facts, 0..self.tenants.len())
+    pub(crate) fn classify(&self, facts: &Facts<'_>, names: &mut ContainerNames) -> Option<Owner> {
+        if let Some(table) = self.first(facts, 0..self.tenants.len()) {
+            return Some(Owner::Table(table));
+        }
+        let mut rules = self.rules.iter().enumerate();
+        rules.find_map(|(rule, it)| {
+            let (name, thing) = it.find(facts, names)?;
+            Some(Owner::Found { rule, name, thing })
+        })
     }
+}
+
+impl Rule {
+    fn of(index: usize, rule: &TenantRule) -> Result<Rule, SelectorError> {
+        let error = |key: &str, value: &str, message: String| SelectorError {
+            key: format!("tenants[{index}].{key}"),
+            value: value.to_string(),
+            message,
+        };
+        let matches = rule.finds.matches.as_ref().map(|value| {
+            let below = match rule.finds.each {
+                Each::Cgroup => value.trim_start_matches('/'),
+                _ => value,
+            };
+            let glob = glob(below).and_then(|it| Wildcards::of(&it));
+            glob.map_err(|message| error("match", value, message))
+        });
+        let matches = matches.transpose()?;
+        let name = rule.template();
+        let name = name.map_err(|message| error("name", &rule.spec.name, message))?;
+        let wildcards = matches.as_ref().map_or(0, Wildcards::count);
+        for part in &name {
+            if let NamePart::Wildcard(number) = part {
+                if *number > wildcards {
+                    let message =
+                        format!("has `{{{number}}}`, but `match` has {wildcards} wildcards");
+                    return Err(error("name", &rule.spec.name, message));
+                }
+            }
+        }
+        let labels = rule.finds.labels.iter().map(|(label, value)| {
+            let glob = glob(value);
+            let glob = glob.map_err(|message| error(&format!("labels.{label}"), value, message))?;
+            Ok((label.clone(), glob.compile_matcher()))
+        });
+        Ok(Rule {
+            labels: labels.collect::<Result<_, _>>()?,
+            rule: rule.clone(),
+            matches,
+            name,
+        })
+    }
+
+    /// The thing that the process belongs to, with its name as a tenant.
+    fn find(&self, facts: &Facts<'_>, names: &mut ContainerNames) -> Option<(String, Thing)> {
+        let thing = match self.rule.finds.each {
+            Each::Vm => sources::vm(facts.pid, facts.exe?, facts.cmdline)?,
+            each => facts.cgroups.iter().find_map(|path| match each {
+                Each::Cgroup => sources::cgroup(path, |it| {
+                    self.matches
+                        .as_ref()
+                        .is_some_and(|glob| glob.stand_for(it).is_some())
+                }),
+                Each::Unit => sources::unit(path),
+                Each::Pod => sources::pod(path),
+                Each::Container | Each::Vm => {
+                    let container = sources::container(path)?;
+                    let name = names.of(&container);
+                    Some(container.named(name.as_deref()))
+                }
+            })?,
+        };
+        let mut wildcards = Vec::new();
+        if let Some(glob) = &self.matches {
+            wildcards = thing.names.iter().find_map(|it| glob.stand_for(it))?;
+        }
+        let fits = self.labels.iter().all(|(label, glob)| {
+            let value = thing.labels.get(label.as_str());
+            value.is_some_and(|value| glob.is_match(value))
+        });
+        if !fits {
+            return None;
+        }
+        let parts = self.name.iter().map(|part| match part {
+            NamePart::Text(text) => text.as_str(),
+            NamePart::Label(label) => thing.labels.get(label.as_str()).map_or("", |it| it),
+            NamePart::Wildcard(number) => wildcards.get(number - 1).map_or("", |it| it),
+        });
+        // The names of units, containers and machines are not always given by this host's operator.
+        let shown: String = parts.collect();
+        let shown = shown.chars().map(|c| if c.is_control() { '?' } else { c });
+        Some((shown.collect(), thing))
+    }
+}
+
+impl Wildcards {
+    fn of(glob: &Glob) -> Result<Wildcards, String> {
+        // A literal asterisk or dot is escaped there, so that this can only be what `*` and `**` became.
+        let text = glob
+            .regex()
+            .replace("[^/]*", "([^/]*)")
+            .replace(".*", "(.*)");
+        let text = text.trim_start_matches("(?-u)");
+        let regex = Regex::new(text).map_err(|e| format!("is no glob: {e}"))?;
+        Ok(Wildcards(regex))
+    }
+
+    fn count(&self) -> usize {
+        self.0.captures_len() - 1
+    }
+
+    /// What the wildcards stand for in a text; `None` where the glob does not match it.
+    fn stand_for(&self, text: &str) -> Option<Vec<String>> {
+        let found = self.0.captures(text)?;
+        let all = found.iter().skip(1);
+        Some(
+            all.map(|it| it.map_or("", |it| it.as_str()).to_string())
+                .collect(),
+        )
+    }
+}
+
+/// A glob of which `*` does not match `/`.
+fn glob(text: &str) -> Result<Glob, String> {
+    if text.is_empty() {
+        return Err("is empty and matches nothing".to_string());
+    }
+    GlobBuilder::new(text)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .map_err(|e| format!("is no glob: {}", e.kind()))
 }
 
 /// The arguments joined by blanks.
@@ -238,9 +417,9 @@ mod tests {
     }
 
     fn matches(key: &str, value: &str, facts: &Facts<'_>) -> bool {
-        Selectors::new(&tenants(&[(key, value)]))
-            .unwrap()
-            .classify(facts)
+        let selectors = Selectors::new(&tenants(&[(key, value)]), &[]).unwrap();
+        selectors
+            .classify(facts, &mut ContainerNames::none())
             .is_some()
     }
 
@@ -351,7 +530,14 @@ mod tests {
             ("cmdline", "sleep"),
             ("exe", "*"),
         ]);
-        let selectors = Selectors::new(&list).unwrap();
+        let selectors = Selectors::new(&list, &[]).unwrap();
+        let classify = |facts: &Facts<'_>| {
+            let owner = selectors.classify(facts, &mut ContainerNames::none());
+            owner.map(|it| match it {
+                Owner::Table(index) => index,
+                Owner::Found { .. } => panic!("there are no rules"),
+            })
+        };
         assert_eq!(selectors.by_pid(7), Some(0));
         assert_eq!(selectors.by_pid(8), None);
         let mut facts = Facts {
@@ -359,13 +545,13 @@ mod tests {
             cmdline: b"sh\0sleep\0",
             ..Facts::default()
         };
-        assert_eq!(selectors.classify(&facts), Some(1));
+        assert_eq!(classify(&facts), Some(1));
         facts.exe = Some(b"/bin/dash");
-        assert_eq!(selectors.classify(&facts), Some(2));
+        assert_eq!(classify(&facts), Some(2));
         facts.cmdline = b"dash\0";
-        assert_eq!(selectors.classify(&facts), Some(3));
+        assert_eq!(classify(&facts), Some(3));
         facts.lineage = Some(0);
-        assert_eq!(selectors.classify(&facts), Some(0));
+        assert_eq!(classify(&facts), Some(0));
     }
 
     #[test]
@@ -378,13 +564,115 @@ mod tests {
             ("unit", "a/b", "is no unit name"),
         ];
         for (key, value, message) in cases {
-            let error = check_selectors(&tenants(&[("pid", "1"), (key, value)])).unwrap_err();
-            assert_eq!(
-                (error.index, error.key, error.value.as_str()),
-                (1, key, value)
-            );
+            let error = check_selectors(&tenants(&[("pid", "1"), (key, value)]), &[]).unwrap_err();
+            let expected = (format!("tenant[1].{key}"), value);
+            assert_eq!((error.key.clone(), error.value.as_str()), expected);
             assert!(error.to_string().contains(message), "{error}");
-            assert!(error.to_string().starts_with("tenant `1`"), "{error}");
+        }
+    }
+
+    /// The first rule that fits finds the tenant of a process in this cgroup.
+    fn found(rules: &[TenantRule], cgroup: &str) -> Option<String> {
+        let selectors = Selectors::new(&[], rules).unwrap();
+        let facts = Facts {
+            cgroups: &[cgroup],
+            ..Facts::default()
+        };
+        match selectors.classify(&facts, &mut ContainerNames::none())? {
+            Owner::Found { rule, name, .. } => Some(format!("{rule}:{name}")),
+            Owner::Table(_) => None,
+        }
+    }
+
+    fn rule(each: Each, change: impl Fn(&mut TenantRule)) -> TenantRule {
+        let mut rule = TenantRule::all(each);
+        change(&mut rule);
+        rule
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_names_the_tenant() {
+        let matching = |each, glob: &str, name: &str| {
+            rule(each, |it| {
+                it.finds.matches = Some(glob.to_string());
+                it.spec.name = name.to_string();
+            })
+        };
+        let rules = [
+            matching(Each::Cgroup, "/qemu.slice/*.scope", "vm-{1}"),
+            matching(Each::Cgroup, "a/*/b/**", "{2}.{1}"),
+            rule(Each::Unit, |it| {
+                it.finds
+                    .labels
+                    .insert("slice".into(), "batch*.slice".into());
+                it.spec.name = "{slice}/{unit}".into();
+            }),
+            matching(Each::Unit, "web-*", "{1}"),
+            matching(Each::Unit, "*.service", ""),
+        ];
+        for (cgroup, expected) in [
+            ("/qemu.slice/100.scope/emulator", Some("0:vm-100")),
+            ("/qemu.slice/a/100.scope", None),
+            ("/a/x/b/y/z", Some("1:y.x")),
+            (
+                "/batch.slice/job.service",
+                Some("2:batch.slice/job.service"),
+            ),
+            ("/system.slice/web-1.service", Some("3:1.service")),
+            ("/system.slice/db.service", Some("4:db.service")),
+            ("/system.slice/run-1.scope", None),
+            ("/", None),
+        ] {
+            assert_eq!(found(&rules, cgroup).as_deref(), expected, "{cgroup}");
+        }
+        assert_eq!(
+            found(&rules, "/system.slice/a\u{1b}[31m.service").as_deref(),
+            Some("4:a?[31m.service"),
+            "a name cannot carry a terminal's control characters"
+        );
+    }
+
+    #[test]
+    fn a_table_comes_before_every_rule() {
+        let tables = tenants(&[("unit", "web")]);
+        let selectors = Selectors::new(&tables, &[TenantRule::all(Each::Unit)]).unwrap();
+        let facts = Facts {
+            cgroups: &["/system.slice/web.service"],
+            ..Facts::default()
+        };
+        let owner = selectors.classify(&facts, &mut ContainerNames::none());
+        assert_eq!(owner, Some(Owner::Table(0)));
+    }
+
+    #[test]
+    fn wrong_rules_name_key_and_value() {
+        for (rule, key, message) in [
+            (
+                rule(Each::Unit, |it| it.finds.matches = Some("a[".into())),
+                "match",
+                "is no glob",
+            ),
+            (
+                rule(Each::Unit, |it| it.finds.matches = Some("".into())),
+                "match",
+                "is empty",
+            ),
+            (
+                rule(Each::Unit, |it| it.spec.name = "{1}".into()),
+                "name",
+                "`match` has 0 wildcards",
+            ),
+            (
+                rule(Each::Pod, |it| {
+                    drop(it.finds.labels.insert("qos".into(), "{a".into()))
+                }),
+                "labels.qos",
+                "is no glob",
+            ),
+        ] {
+            let error = check_selectors(&[], &[TenantRule::all(Each::Unit), rule]).unwrap_err();
+            assert_eq!(error.key, format!("tenants[1].{key}"));
+            assert!(error.to_string().contains(message), "{error}");
         }
     }
 
@@ -394,11 +682,19 @@ mod tests {
             pattern: String, path: String, exe: Vec<u8>, cmdline: Vec<u8>,
         ) {
             let facts = Facts {
-                lineage: None, cgroups: &[&path], exe: Some(&exe), cmdline: &cmdline,
+                pid: 1, lineage: None, cgroups: &[&path], exe: Some(&exe), cmdline: &cmdline,
             };
+            let names = &mut ContainerNames::none();
             for key in ["cgroup", "unit", "exe", "cmdline", "libvirt"] {
-                if let Ok(selectors) = Selectors::new(&tenants(&[(key, &pattern)])) {
-                    selectors.classify(&facts);
+                if let Ok(selectors) = Selectors::new(&tenants(&[(key, &pattern)]), &[]) {
+                    selectors.classify(&facts, names);
+                }
+            }
+            for each in Each::ALL {
+                let mut rule = TenantRule::all(each);
+                rule.finds.matches = Some(pattern.clone());
+                if let Ok(selectors) = Selectors::new(&[], &[rule]) {
+                    selectors.classify(&facts, names);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! `quell.toml`: the agent's configuration.
 
 use super::parse::parse_explaining;
-use super::{AdmissionTest, AgentTenant, ConfigError, CriticalitySettings};
+use super::{AdmissionTest, AgentTenant, ConfigError, CriticalitySettings, Each, TenantRule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,6 +22,10 @@ pub struct AgentFile {
     /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
     pub tenants: Vec<AgentTenant>,
+    /// The `[[tenants]]` tables: rules by which tenants are found. A process that belongs to no `[[tenant]]`
+    /// belongs to the tenant that the first rule that fits finds for it.
+    #[serde(default, rename = "tenants", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<TenantRule>,
 }
 
 /// The `[agent]` table.
@@ -200,6 +204,24 @@ fn of_scenarios(key: &str) -> Option<&'static str> {
 }
 
 impl AgentFile {
+    /// What holds where no configuration was written: nothing is changed, and each virtual machine, pod,
+    /// container and unit is a tenant.
+    pub fn observing() -> AgentFile {
+        let agent = AgentSettings {
+            mechanisms: Vec::new(),
+            ..AgentSettings::default()
+        };
+        // From the inside out: a machine of libvirt is in a unit too, and so is a container.
+        let each = [Each::Vm, Each::Pod, Each::Container, Each::Unit];
+        AgentFile {
+            agent,
+            asymmetry: AsymmetrySettings::default(),
+            criticality: CriticalitySettings::default(),
+            tenants: Vec::new(),
+            rules: each.into_iter().map(TenantRule::all).collect(),
+        }
+    }
+
     /// Reads and checks `quell.toml`; `file` is only for messages.
     ///
     /// # Errors
@@ -252,6 +274,14 @@ impl AgentFile {
                 return Err(ConfigError::at(file, key, message));
             }
             if tenant.spec.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
+                let message = "needs `criticality` in agent.policy";
+                return Err(ConfigError::at(file, format!("{key}.criticality"), message));
+            }
+        }
+        for (index, rule) in self.rules.iter().enumerate() {
+            let key = format!("tenants[{index}]");
+            rule.check(file, &key)?;
+            if rule.spec.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
                 let message = "needs `criticality` in agent.policy";
                 return Err(ConfigError::at(file, format!("{key}.criticality"), message));
             }

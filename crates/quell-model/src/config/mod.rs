@@ -7,12 +7,14 @@
 
 mod agent;
 mod parse;
+mod rule;
 mod server;
 pub mod table;
 mod tenant;
 
 pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, GuardMode, Mechanism};
 pub use parse::{ConfigError, nearest, parse, parse_explaining};
+pub use rule::{Each, Finds, NamePart, TenantRule};
 pub use server::{AdmissionTest, Criticality, CriticalitySettings, Server};
 pub use tenant::{
     AgentTenant, Objective, Selectors, TenantClass, TenantKind, TenantSpec, check_name,

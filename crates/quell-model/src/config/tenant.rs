@@ -106,6 +106,27 @@ pub struct Objective {
     pub p99_ms: f64,
 }
 
+impl TenantKind {
+    /// The kind's name, as the configuration spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TenantKind::Process => "process",
+            TenantKind::Container => "container",
+            TenantKind::Vm => "vm",
+        }
+    }
+}
+
+impl TenantClass {
+    /// The class's name, as the configuration spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TenantClass::Latency => "latency",
+            TenantClass::Batch => "batch",
+        }
+    }
+}
+
 impl TenantSpec {
     /// A tenant with this name and the default of every other key.
     pub fn named(name: &str) -> TenantSpec {
@@ -166,6 +187,19 @@ impl Table for TenantSpec {
         keys.required("name", &mut self.name)?;
         keys.optional("kind", &mut self.kind)?;
         keys.optional("class", &mut self.class)?;
+        self.terms(keys)
+    }
+}
+
+impl TenantSpec {
+    /// Names the keys that a rule for many tenants has as well, and that mean the same there.
+    ///
+    /// # Errors
+    /// The value that `keys` has for one of them does not fit.
+    pub(super) fn terms<'de, D: Deserializer<'de>>(
+        &mut self,
+        keys: &mut Keys<D>,
+    ) -> Result<(), D::Error> {
         keys.optional("weight", &mut self.weight)?;
         keys.optional("vcpus", &mut self.vcpus)?;
         keys.optional("criticality", &mut self.criticality)?;

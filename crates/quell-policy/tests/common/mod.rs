@@ -54,6 +54,7 @@ pub fn tenant(spec: TenantSpec, own_cgroup: bool, threads: Vec<ThreadSample>) ->
         threads,
         limit_cpus: None,
         taken_by: None,
+        labels: Arc::default(),
         ended: None,
         waits: None,
         occasions: None,

@@ -2,11 +2,12 @@
 
 use super::InputError;
 use crate::cli::{Check, Restore, Run, Source};
-use crate::log;
+use crate::{log, table};
 use anyhow::{Context, anyhow, bail};
 use quell_agent::AgentOptions;
 use quell_linux::act::{self, ActError};
-use quell_linux::observe::Preference;
+use quell_linux::observe::{self, Preference, Survey};
+use quell_model::shown;
 use std::io::Write;
 use std::path::Path;
 
@@ -76,15 +77,66 @@ pub fn check(check: &Check) -> anyhow::Result<()> {
     let mechanisms =
         serde_json::to_value(&file.agent.mechanisms).context("the mechanisms' names")?;
     let mut out = std::io::stdout().lock();
-    writeln!(
-        out,
-        "{}: ok: {} tenants, policy {mechanisms}, period {} ms",
-        check.config.display(),
-        file.tenants.len(),
-        file.agent.period_ms
-    )?;
+    let path = check.config.display();
+    let (tables, rules) = (file.tenants.len(), file.rules.len());
+    match check.config.exists() {
+        true => writeln!(
+            out,
+            "{path}: ok: {tables} tenants, {rules} rules, policy {mechanisms}, period {} ms",
+            file.agent.period_ms
+        ),
+        false => writeln!(
+            out,
+            "no configuration at {path}: `quell run` would only observe, and each virtual machine, pod, container \
+             and unit would be a tenant"
+        ),
+    }?;
     for missing in quell_agent::missing_privileges(&file.tenants) {
         writeln!(out, "{} is missing: {}", missing.what, missing.remedy)?;
     }
+    writeln!(
+        out,
+        "\n{}",
+        found(&observe::survey(&file.tenants, &file.rules)?)
+    )?;
     Ok(())
+}
+
+/// How many processes of no tenant are named.
+const REST_MOST: usize = 8;
+
+/// What a configuration finds now, for a terminal.
+fn found(survey: &Survey) -> String {
+    let mut table = table::new(["TENANT NOW", "PROCESSES", "FOUND AS"], 1);
+    if let Some(column) = table.column_mut(2) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    for tenant in &survey.tenants {
+        let labels = tenant.labels.iter();
+        let labels: Vec<String> = labels
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        table.add_row([
+            table::name(tenant.name.as_str()).into_owned(),
+            tenant.processes.to_string(),
+            shown(&labels.join(" ")).to_string(),
+        ]);
+    }
+    let mut text = match survey.tenants.is_empty() {
+        true => "no tenant now".to_string(),
+        false => table.to_string(),
+    };
+    let rest = survey.rest.len();
+    if rest > 0 {
+        let some = survey.rest.iter().take(REST_MOST);
+        let some: Vec<String> = some
+            .map(|(pid, name)| format!("{pid} ({})", shown(name)))
+            .collect();
+        let more = if rest > REST_MOST { ", ..." } else { "" };
+        text += &format!(
+            "\n{rest} processes are of no tenant: {}{more}",
+            some.join(", ")
+        );
+    }
+    text
 }

@@ -7,12 +7,20 @@ use quell_agent::client::Client;
 use quell_agent::effects;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
-use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf, shown};
+use quell_model::{
+    Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, TenantName, WhatIf, shown,
+};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
 /// For how many virtual machines the host without them is described.
 const WHAT_IF_MOST: usize = 5;
+
+/// The most pairs of tenants that are shown of those that wait for each other.
+const DISTURBED_MOST: usize = 5;
+
+/// The least waiting of a tenant for another that is shown, in percent of one CPU: 1 ms in each second.
+const DISTURBED_LEAST_PERCENT: f64 = 0.1;
 
 /// Shows the agent and its tenants, or which tenants made each other wait.
 ///
@@ -41,6 +49,9 @@ pub fn status(args: &cli::Status) -> anyhow::Result<()> {
 pub fn render(status: &Status) -> String {
     let mut text = head(status);
     // Writing to a string does not fail.
+    if let Some(waits) = disturbed(status) {
+        let _ = writeln!(text, "\n{waits}");
+    }
     let _ = writeln!(text, "\n{}", tenants(status));
     for tenant in &status.tenants {
         if let Some(stopped) = tenant.throttled_percent.filter(|it| *it >= 0.05) {
@@ -235,6 +246,51 @@ fn without(it: &WhatIf) -> String {
 /// CLOCK_MONOTONIC, as the agent on this host reads it.
 pub fn monotonic_ns() -> u64 {
     quell_sys::clock::monotonic_ns()
+}
+
+/// The tenants that wait for others, longest first, and those that make others wait; `None` where no causes
+/// are seen.
+fn disturbed(status: &Status) -> Option<String> {
+    let pairs = status.tenants.iter().flat_map(|tenant| {
+        let waits = tenant.waits_for.iter().flatten();
+        waits.map(move |it| (it.percent, &tenant.name, &it.tenant))
+    });
+    let mut pairs: Vec<_> = pairs.filter(|it| it.0 >= DISTURBED_LEAST_PERCENT).collect();
+    pairs.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    if pairs.is_empty() {
+        let sees = status.tenants.iter().any(|it| it.waits_for.is_some());
+        return sees.then(|| "no tenant waits for another".to_string());
+    }
+    let caused = status.tenants.iter();
+    let caused = caused.filter_map(|it| Some((it.caused_percent?, &it.name)));
+    let mut caused: Vec<_> = caused
+        .filter(|it| it.0 >= DISTURBED_LEAST_PERCENT)
+        .collect();
+    caused.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let headings = ["WHO WAITS", "FOR", "ms/s", "WHO MAKES OTHERS WAIT", "ms/s"];
+    let mut table = table::new(headings, 2);
+    if let Some(column) = table.column_mut(3) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    let name = |name: &TenantName| table::name(name.as_str()).into_owned();
+    // A percent of a CPU is 10 ms in each second.
+    let per_second = |percent: f64| format!("{:.1}", percent * 10.0);
+    for row in 0..pairs.len().max(caused.len()).min(DISTURBED_MOST) {
+        let pair = pairs.get(row);
+        let cause = caused.get(row);
+        table.add_row([
+            pair.map_or_else(String::new, |it| name(it.1)),
+            pair.map_or_else(String::new, |it| name(it.2)),
+            pair.map_or_else(String::new, |it| per_second(it.0)),
+            cause.map_or_else(String::new, |it| name(it.1)),
+            cause.map_or_else(String::new, |it| per_second(it.0)),
+        ]);
+    }
+    Some(format!(
+        "{table}\nlast {:.0} s; ms in each second for which threads of the one wanted a CPU that the other had, \
+         summed over threads; all pairs: --matrix",
+        status.window_s
+    ))
 }
 
 /// The table of tenants.

@@ -221,7 +221,7 @@ kill $a $b $c
 
 /// Runs a script in a guest of two CPUs; gives the folder of its files and its output, `None` where there is
 /// no lab.
-fn in_guest(script: &[&str]) -> Option<(tempfile::TempDir, String)> {
+pub(crate) fn in_guest(script: &[&str]) -> Option<(tempfile::TempDir, String)> {
     if !common::lab_is_ready() {
         return None;
     }
@@ -310,7 +310,7 @@ fn a_reload_keeps_what_was_promised() {
     }
 }
 
-fn json(folder: &Path, name: &str) -> Value {
+pub(crate) fn json(folder: &Path, name: &str) -> Value {
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
     serde_json::from_str(&text).unwrap()
 }

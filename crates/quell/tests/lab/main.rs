@@ -11,4 +11,5 @@ mod common;
 
 mod agent;
 mod bench;
+mod found;
 mod sched;

@@ -117,6 +117,7 @@ fn snapshot(count: u32) -> Snapshot {
         ],
         limit_cpus: None,
         taken_by: None,
+        labels: Arc::default(),
         ended: None,
         waits: None,
         occasions: None,

@@ -93,6 +93,7 @@ fn snapshot() -> Snapshot {
         threads: vec![thread(number)],
         limit_cpus: None,
         taken_by: None,
+        labels: Arc::default(),
         ended: None,
         waits: None,
         occasions: None,
