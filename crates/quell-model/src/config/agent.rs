@@ -1,7 +1,9 @@
 //! `quell.toml`: the agent's configuration.
 
 use super::parse::parse_explaining;
-use super::{AdmissionTest, AgentTenant, ConfigError, CriticalitySettings, Each, TenantRule};
+use super::{
+    AdmissionTest, AgentTenant, ConfigError, Criticality, CriticalitySettings, Each, TenantRule,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -50,6 +52,7 @@ pub struct AgentSettings {
 pub enum Mechanism {
     /// A tenant's threads that must not wait get CPU time and low latency at the expense of its other
     /// threads (DASEC).
+    #[serde(alias = "latency")]
     Asymmetry,
     /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy
     /// for what *Toward Accurate Group Scheduling* leaves open. On stock interfaces it sets the weights
@@ -57,9 +60,11 @@ pub enum Mechanism {
     Share,
     /// Tenants with a criticality get promised CPU time in every period, if the admission test passes
     /// (Akita). Needs Quell's scheduler.
+    #[serde(alias = "promises")]
     Criticality,
     /// Virtual machines get as many CPUs of their own as they need, by the figures of their guests'
     /// schedulers (UFO).
+    #[serde(alias = "vm-pools")]
     Pools,
 }
 
@@ -260,34 +265,80 @@ impl AgentFile {
             let message = "is `stock`, but no stock interface keeps the promises of `criticality`: leave it `auto`";
             return Err(ConfigError::at(file, "agent.backend", message));
         }
-        let mut names = BTreeSet::new();
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            let key = format!("tenant[{index}]");
-            tenant.spec.check(file, &key)?;
-            if !names.insert(&tenant.spec.name) {
-                let message = format!("`{}` is the name of an earlier tenant", tenant.spec.name);
-                return Err(ConfigError::at(file, format!("{key}.name"), message));
-            }
-            if tenant.selectors.is_empty() {
-                let message = "has no selector; give at least one of `pid`, `cgroup`, `unit`, \
-                               `exe`, `cmdline`, `libvirt`";
-                return Err(ConfigError::at(file, key, message));
-            }
-            if tenant.spec.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
-                let message = "needs `criticality` in agent.policy";
-                return Err(ConfigError::at(file, format!("{key}.criticality"), message));
-            }
-        }
-        for (index, rule) in self.rules.iter().enumerate() {
-            let key = format!("tenants[{index}]");
-            rule.check(file, &key)?;
-            if rule.spec.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
-                let message = "needs `criticality` in agent.policy";
-                return Err(ConfigError::at(file, format!("{key}.criticality"), message));
-            }
-        }
+        check_tenants(
+            file,
+            &self.agent,
+            &mut BTreeSet::new(),
+            &self.tenants,
+            &self.rules,
+        )
+    }
+
+    /// Adds the tenants and rules of another file, which come after those that are there; `file` is only for
+    /// messages.
+    ///
+    /// # Errors
+    /// The text has anything else, a value is out of range, or a tenant has the name of an earlier one.
+    pub fn add(&mut self, file: &Path, text: &str) -> Result<(), ConfigError> {
+        let more: MoreTenants = parse_explaining(file, text, of_scenarios)?;
+        let mut names = self
+            .tenants
+            .iter()
+            .map(|it| it.spec.name.as_str())
+            .collect();
+        let checked = check_tenants(file, &self.agent, &mut names, &more.tenants, &more.rules);
+        checked.map_err(|error| error.located(text))?;
+        self.tenants.extend(more.tenants);
+        self.rules.extend(more.rules);
         Ok(())
     }
+}
+
+/// A file in `quell.d`: tenants and rules, whose settings are those of `quell.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoreTenants {
+    #[serde(default, rename = "tenant")]
+    tenants: Vec<AgentTenant>,
+    #[serde(default, rename = "tenants")]
+    rules: Vec<TenantRule>,
+}
+
+/// Checks the tenants and rules of a file. `names` has the names of earlier files' tenants.
+fn check_tenants<'a>(
+    file: &Path,
+    agent: &AgentSettings,
+    names: &mut BTreeSet<&'a str>,
+    tenants: &'a [AgentTenant],
+    rules: &[TenantRule],
+) -> Result<(), ConfigError> {
+    let promises = |key: &str, criticality: Option<Criticality>| {
+        if criticality.is_some() && !agent.has(Mechanism::Criticality) {
+            let message = "needs `criticality` in agent.policy";
+            return Err(ConfigError::at(file, format!("{key}.criticality"), message));
+        }
+        Ok(())
+    };
+    for (index, tenant) in tenants.iter().enumerate() {
+        let key = format!("tenant[{index}]");
+        tenant.spec.check(file, &key)?;
+        if !names.insert(&tenant.spec.name) {
+            let message = format!("`{}` is the name of an earlier tenant", tenant.spec.name);
+            return Err(ConfigError::at(file, format!("{key}.name"), message));
+        }
+        if tenant.selectors.is_empty() {
+            let message = "has no selector; give at least one of `pid`, `cgroup`, `unit`, \
+                           `exe`, `cmdline`, `libvirt`";
+            return Err(ConfigError::at(file, key, message));
+        }
+        promises(&key, tenant.spec.criticality)?;
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let key = format!("tenants[{index}]");
+        rule.check(file, &key)?;
+        promises(&key, rule.spec.criticality)?;
+    }
+    Ok(())
 }
 
 impl AsymmetrySettings {

@@ -307,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn operators_words_for_mechanisms_are_taken_too() {
+        let policy = |words: &str| {
+            let text = format!("[agent]\npolicy = [{words}]\n");
+            AgentFile::parse(Path::new("q"), &text).map(|it| it.agent.mechanisms)
+        };
+        let words = policy(r#""latency", "share", "promises", "vm-pools""#).unwrap();
+        assert_eq!(words, crate::config::Mechanism::ALL);
+        let twice = policy(r#""latency", "asymmetry""#).unwrap_err().to_string();
+        assert!(twice.contains("names the same mechanism"), "{twice}");
+    }
+
+    #[test]
     fn a_wrong_rule_says_what_would_be_right() {
         for (text, expected) in [
             ("each = \"unti\"\n", "did you mean `unit`?"),
