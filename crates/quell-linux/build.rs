@@ -32,6 +32,7 @@ const SHARED: Shared = Shared {
                 "CAUSE_BANDWIDTH",
                 "CAUSE_STEAL",
                 "CAUSE_UNKNOWN",
+                "CAUSE_BITS",
             ],
         ),
         (

@@ -405,7 +405,10 @@ fn a_ping_pong_pair_wakes_each_other_and_timers_are_nobody() {
 
 #[test]
 fn churn_loses_no_thread_and_no_slot() {
-    let Some((mut monitor, _guard)) = monitor(Limits { threads: 200 }) else {
+    let Some((mut monitor, _guard)) = monitor(Limits {
+        threads: 200,
+        ..Limits::default()
+    }) else {
         return;
     };
     monitor.assign(own_pid(), A).unwrap();
@@ -659,7 +662,10 @@ fn a_process_that_is_gone_when_it_is_assigned_is_told_to_have_exited() {
 
 #[test]
 fn with_all_slots_taken_the_rest_is_counted_and_reading_goes_on() {
-    let Some((mut monitor, _guard)) = monitor(Limits { threads: 5 }) else {
+    let Some((mut monitor, _guard)) = monitor(Limits {
+        threads: 5,
+        ..Limits::default()
+    }) else {
         return;
     };
     let group = Process::role("one spins on cpu 0, five sleep");
@@ -679,7 +685,11 @@ fn with_all_slots_taken_the_rest_is_counted_and_reading_goes_on() {
 /// More threads than are mapped at first, and then twice as many; a tenant of a high number.
 #[test]
 fn of_many_threads_and_tenants_all_are_read() {
-    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+    let limits = Limits {
+        tenants: TenantIndex::LIMIT.into(),
+        ..Limits::default()
+    };
+    let Some((mut monitor, _guard)) = monitor(limits) else {
         return;
     };
     let last = TenantIndex(TenantIndex::LIMIT - 1);

@@ -18,7 +18,7 @@
 #ifndef QUELL_OBSERVE_H
 #define QUELL_OBSERVE_H
 
-#define MAX_TENANTS 256
+#define MAX_TENANTS 1024
 #define WAIT_BUCKETS 32
 #define WAKERS 6
 #define OCCASION_BUCKETS 64
@@ -46,13 +46,16 @@ enum halt {
 
 /* The owner of a CPU's time: a tenant's number, or one of these values. */
 enum cause {
-	CAUSE_HOST = 256,
-	CAUSE_IDLE = 257,
-	CAUSE_BANDWIDTH = 258,
-	CAUSE_STEAL = 259,
-	CAUSE_UNKNOWN = 260,
-	CAUSE_SPACE = 512, /* a power of two, so that an index is bounded by a mask */
+	CAUSE_HOST = MAX_TENANTS,
+	CAUSE_IDLE,
+	CAUSE_BANDWIDTH,
+	CAUSE_STEAL,
+	CAUSE_UNKNOWN,
+	CAUSES,
 };
+
+#define CAUSE_BITS 64 /* causes in each word of changed causes */
+#define CAUSE_WORDS ((CAUSES + CAUSE_BITS - 1) / CAUSE_BITS)
 
 struct waker {
 	__u64 id;    /* thread id: see thread_id(); 0: unused */
@@ -121,9 +124,13 @@ struct cpu_log {
 	} segments[LOG_SEGMENTS];
 };
 
-/* A tenant's ready time by cause, in ns. */
+/*
+ * A tenant's ready time by cause, in ns. With many tenants most causes do not change from one reading to the next:
+ * a bit says which did. The reader clears the bits before it reads the times.
+ */
 struct wait_row {
-	__u64 ns[CAUSE_SPACE];
+	__u64 changed[CAUSE_WORDS];
+	__u64 ns[CAUSES];
 };
 
 struct monitor_stats {

@@ -36,7 +36,7 @@ struct tenant_occasions {
 /* Not mapped: the kernel maps no memory with locks in it. Read under the lock (BPF_F_LOCK). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_TENANTS);
+	__uint(max_entries, MAX_TENANTS); /* or less, set by the loader */
 	__type(key, u32);
 	__type(value, struct tenant_occasions);
 } occasions SEC(".maps");

@@ -42,7 +42,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_TENANTS);
+	__uint(max_entries, MAX_TENANTS); /* or less, set by the loader */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct wait_row);
@@ -101,8 +101,14 @@ static __always_inline u64 counter_delta(u64 before, u64 after, u64 limit)
 /* Adds a part of a wait, in ns, to a tenant's row. */
 static __always_inline void charge_part(struct wait_row *row, u64 who, u64 ns)
 {
-	if (ns)
-		__sync_fetch_and_add(&row->ns[who & (CAUSE_SPACE - 1)], ns);
+	if (!ns || who >= CAUSES)
+		return;
+	u64 bit = 1ULL << (who % CAUSE_BITS);
+	u64 *changed = &row->changed[who / CAUSE_BITS];
+	/* The time before the bit: a reader that clears a bit that was set already reads a time with this part. */
+	__sync_fetch_and_add(&row->ns[who], ns);
+	if (!(*(volatile u64 *)changed & bit))
+		__sync_fetch_and_or(changed, bit);
 }
 
 /* Ratios are in 1/2^RATIO_BITS: without overflow for waits of up to some hours. */

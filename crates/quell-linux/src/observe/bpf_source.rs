@@ -135,16 +135,15 @@ pub(crate) struct Explained {
 }
 
 impl BpfSource {
-    /// Loads the monitor. `Err` says why it cannot be used and what it would need.
-    pub(crate) fn load(tenants: usize) -> Result<BpfSource, String> {
-        if !BpfSource::can_follow(tenants) {
-            let limit = MonitorIndex::LIMIT;
-            return Err(format!(
-                "{tenants} tenants are more than the {limit} it can tell apart"
-            ));
-        }
+    /// Loads the monitor, for `most` tenants at the most. `Err` says why it cannot be used and what it would
+    /// need.
+    pub(crate) fn load(tenants: usize, most: usize) -> Result<BpfSource, String> {
+        let limits = Limits {
+            tenants: u32::try_from(most).unwrap_or(u32::MAX),
+            ..Limits::default()
+        };
         Ok(BpfSource {
-            monitor: Monitor::load(Limits::default()).map_err(|error| explain(&error))?,
+            monitor: Monitor::load(limits).map_err(|error| explain(&error))?,
             assigned: vec![BTreeSet::new(); tenants],
             strays: BTreeSet::new(),
             unsettled: false,
@@ -160,8 +159,8 @@ impl BpfSource {
     }
 
     /// Whether the monitor can tell this many tenants apart.
-    pub(crate) fn can_follow(tenants: usize) -> bool {
-        tenants <= usize::from(MonitorIndex::LIMIT)
+    pub(crate) fn can_follow(&self, tenants: usize) -> bool {
+        tenants <= self.monitor.tenants_most() as usize
     }
 
     /// Follows this many other tenants from the next call of [`BpfSource::follow`] on. Nothing is known here
@@ -451,12 +450,16 @@ fn explain_tenants(
         };
         if let Some(tenant) = tenants.get_mut(index) {
             let waited = waited[index] + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
-            let counted = raw.by_cause.iter().copied();
-            let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
+            let parts = causes.divide(
+                raw.changed_times(),
+                &raw.going_on,
+                waited,
+                cause::UNKNOWN as u16,
+            );
             tenant.waits = breakdown(index, &parts, roster);
             tenant.occasions = since_occasions(raw, before.as_ref());
         }
-        *before = Some(raw.clone());
+        *before = Some(raw.without_waits());
     }
 }
 
@@ -985,11 +988,11 @@ mod tests {
             (1, 4),
             (2, 6),
             (3, 5),
-            (256, 3),
-            (257, 2),
-            (258, 11),
-            (259, 12),
-            (260, 8),
+            (cause::HOST as u16, 3),
+            (cause::IDLE as u16, 2),
+            (cause::BANDWIDTH as u16, 11),
+            (cause::STEAL as u16, 12),
+            (cause::UNKNOWN as u16, 8),
         ];
         let expected = WaitBreakdown {
             own_ns: 20,
@@ -1069,7 +1072,9 @@ mod tests {
             (occasions_ns[0], occasions_ns[2]) = (first, third);
             RawTenant {
                 tenant: MonitorIndex(0),
-                by_cause: Vec::new(),
+                ended: Vec::new(),
+                changed: Vec::new(),
+                going_on: Vec::new(),
                 occasions_ns,
                 busy_ns: 10 * first,
                 busy_periods: third,

@@ -10,29 +10,50 @@
 //! causes of a period sum to its run delay exactly, no cause's total goes back, and time that was put down to
 //! a wrong cause is corrected in the next periods.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 /// The causes of one tenant, since it has been observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Causes {
-    /// The time shown so far for each cause, in ns; ascending by cause.
-    shown: Vec<(u16, u64)>,
+    /// For each cause that ever was one, ascending.
+    known: Vec<Known>,
+    /// The causes of which more was counted than shown. With many tenants most causes are settled.
+    open: BTreeSet<u16>,
+}
+
+/// The time of a cause, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Known {
+    cause: u16,
+    /// Counted so far, of waits that ended.
+    counted: u64,
+    /// Shown so far.
+    shown: u64,
 }
 
 impl Causes {
     /// Divides `waited_ns` between the causes. The result is ascending by cause, without causes of 0 ns.
-    /// `counted`, ascending, is what the counters have up to now, waits that go on included. Time that the
-    /// counters do not account for goes to the cause `unknown`.
+    /// `counted` has the counters of waits that ended, of the causes whose counter changed since the last call
+    /// at least; `going_on`, ascending by cause, is what waits that go on add to them up to now. Time that they
+    /// do not account for goes to the cause `unknown`.
     pub(crate) fn divide(
         &mut self,
         counted: impl Iterator<Item = (u16, u64)>,
+        going_on: &[(u16, u64)],
         waited_ns: u64,
         unknown: u16,
     ) -> Vec<(u16, u64)> {
-        let mut shown = self.shown.iter().peekable();
-        let mut parts: Vec<(u16, u64)> = Vec::new();
         for (cause, ns) in counted {
-            while shown.next_if(|(other, _)| *other < cause).is_some() {}
-            let before = shown.next_if(|(other, _)| *other == cause);
-            let ahead = ns.saturating_sub(before.map_or(0, |&(_, ns)| ns));
+            let known = self.known(cause);
+            known.counted = ns;
+            self.settle(cause);
+        }
+        let mut ahead: BTreeMap<u16, u64> = self.open.iter().map(|cause| (*cause, 0)).collect();
+        ahead.extend(going_on.iter().copied());
+        let mut parts: Vec<(u16, u64)> = Vec::new();
+        for (cause, going_on) in ahead {
+            let known = self.known(cause);
+            let ahead = (known.counted + going_on).saturating_sub(known.shown);
             if ahead > 0 {
                 parts.push((cause, ahead));
             }
@@ -52,9 +73,34 @@ impl Causes {
             add(&mut parts, unknown, waited_ns - ahead);
         }
         for &(cause, ns) in &parts {
-            add(&mut self.shown, cause, ns);
+            self.known(cause).shown += ns;
+            self.settle(cause);
         }
         parts
+    }
+
+    fn known(&mut self, cause: u16) -> &mut Known {
+        let at = self.known.binary_search_by_key(&cause, |it| it.cause);
+        let at = at.unwrap_or_else(|at| {
+            let (counted, shown) = (0, 0);
+            let new = Known {
+                cause,
+                counted,
+                shown,
+            };
+            self.known.insert(at, new);
+            at
+        });
+        &mut self.known[at]
+    }
+
+    /// Keeps a cause among the open ones as long as more of it was counted than shown.
+    fn settle(&mut self, cause: u16) {
+        let known = *self.known(cause);
+        match known.counted > known.shown {
+            true => self.open.insert(cause),
+            false => self.open.remove(&cause),
+        };
     }
 }
 
@@ -72,8 +118,27 @@ mod tests {
 
     const UNKNOWN: u16 = 9;
 
+    /// Divides a time where all waits go on.
     fn divide(causes: &mut Causes, counted: &[(u16, u64)], waited_ns: u64) -> Vec<(u16, u64)> {
-        causes.divide(counted.iter().copied(), waited_ns, UNKNOWN)
+        causes.divide([].into_iter(), counted, waited_ns, UNKNOWN)
+    }
+
+    fn shown(causes: &Causes) -> Vec<(u16, u64)> {
+        causes.known.iter().map(|it| (it.cause, it.shown)).collect()
+    }
+
+    #[test]
+    fn what_was_counted_and_not_shown_yet_is_kept_without_being_told_again() {
+        let mut causes = Causes::default();
+        let mut divide = |counted: &[(u16, u64)], going_on: &[(u16, u64)], waited: u64| {
+            causes.divide(counted.iter().copied(), going_on, waited, UNKNOWN)
+        };
+        assert_eq!(divide(&[(1, 60), (2, 20)], &[], 40), [(1, 30), (2, 10)]);
+        assert_eq!(divide(&[], &[], 20), [(1, 15), (2, 5)]);
+        assert_eq!(divide(&[(2, 24)], &[(3, 6)], 30), [(1, 15), (2, 9), (3, 6)]);
+        // The wait that went on is counted when it ends, and not shown twice.
+        assert_eq!(divide(&[(3, 7)], &[], 1), [(3, 1)]);
+        assert_eq!(divide(&[], &[], 3), [(UNKNOWN, 3)]);
     }
 
     #[test]
@@ -116,9 +181,10 @@ mod tests {
                 waited += more;
                 last = counted;
             }
-            prop_assert_eq!(causes.shown.iter().map(|(_, ns)| ns).sum::<u64>(), waited);
+            prop_assert_eq!(shown(&causes).iter().map(|(_, ns)| ns).sum::<u64>(), waited);
             // In the end all run delay is counted, and each cause has at least what was shown of it.
-            let mut counted = causes.shown.clone();
+            let mut counted = shown(&causes);
+            counted.retain(|(_, ns)| *ns > 0);
             counted.retain(|(cause, _)| *cause != UNKNOWN);
             counted.iter_mut().for_each(|(_, ns)| *ns += 50);
             let due: u64 = counted.iter().map(|(_, ns)| ns).sum();

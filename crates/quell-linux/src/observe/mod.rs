@@ -91,8 +91,7 @@ struct View {
 impl View {
     fn of(tenants: &[AgentTenant], rules: &[TenantRule]) -> Result<View, ObserveError> {
         let selectors = Selectors::new(tenants, rules)?;
-        let limit = usize::from(monitor::TenantIndex::LIMIT);
-        let roster = Roster::of(tenants, limit);
+        let roster = Roster::of(tenants, places_for(tenants, rules));
         let names = ContainerNames::below(Path::new("/"));
         Ok(View {
             discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, roster, names)?,
@@ -102,6 +101,15 @@ impl View {
 
     fn places(&self) -> usize {
         self.discovery.roster().places()
+    }
+}
+
+/// How many tenants there may be with a configuration: as many as can be told apart where rules find them, else
+/// those of the tables.
+fn places_for(tenants: &[AgentTenant], rules: &[TenantRule]) -> usize {
+    match rules.is_empty() {
+        true => tenants.len().max(1),
+        false => usize::from(monitor::TenantIndex::LIMIT),
     }
 }
 
@@ -125,7 +133,9 @@ impl Observer {
         let view = View::of(tenants, rules)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
-            Preference::Bpf | Preference::Auto => BpfSource::load(view.places()),
+            Preference::Bpf | Preference::Auto => {
+                BpfSource::load(view.places(), places_for(tenants, rules))
+            }
         };
         let (counters, fallback_reason) = match loaded {
             Ok(bpf) => (Counters::Bpf(Box::new(bpf)), None),
@@ -163,7 +173,7 @@ impl Observer {
         rules: &[TenantRule],
     ) -> Result<(), ObserveError> {
         let bpf = match &mut self.counters {
-            Counters::Bpf(bpf) if BpfSource::can_follow(tenants.len()) => bpf,
+            Counters::Bpf(bpf) if bpf.can_follow(places_for(tenants, rules)) => bpf,
             _ => {
                 let seq = self.seq;
                 *self = Observer::new(tenants, rules, self.preference)?;

@@ -9,7 +9,7 @@ use super::reading::{OCCASION_BUCKETS, RawThread, RawWaker, TenantIndex};
 use quell_bpf::from_bytes;
 use quell_model::{Pid, ThreadId, ThreadState, Tid};
 use std::sync::atomic::{
-    Ordering::{Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed},
     fence,
 };
 
@@ -60,6 +60,33 @@ pub const TID_PAGE_BYTES: usize = size_of::<TidPage>();
 pub const EVENT_BYTES: usize = size_of::<ProcessEvent>();
 /// The size of `struct tenant_occasions`, in bytes.
 pub const OCCASIONS_BYTES: usize = size_of::<TenantOccasions>();
+
+impl WaitRow {
+    /// Brings `times`, ascending by cause, up to date with the causes whose times changed since the last call,
+    /// and lists these in `changed`.
+    pub fn read_changed(&self, times: &mut Vec<(u16, u64)>, changed: &mut Vec<u16>) {
+        changed.clear();
+        for (word, bits) in self.changed.iter().enumerate() {
+            if bits.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = bits.swap(0, AcqRel);
+            while bits != 0 {
+                let cause = word * CAUSE_BITS + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(ns) = self.ns.get(cause) else {
+                    continue;
+                };
+                let (cause, ns) = (cause as u16, ns.load(Relaxed)); // there are fewer causes
+                match times.binary_search_by_key(&cause, |it| it.0) {
+                    Ok(at) => times[at].1 = ns,
+                    Err(at) => times.insert(at, (cause, ns)),
+                }
+                changed.push(cause);
+            }
+        }
+    }
+}
 
 impl ThreadSlot {
     /// The generation of the slot if its thread has ended; reads nothing else of the slot.

@@ -26,7 +26,7 @@ const SEE_AGAIN: &str = "see_again";
 /// The programs at the hot trace points, which a scheduler can stand in for.
 const HOT: [&str; 4] = ["on_switch", "on_waking", "on_wakeup", "on_migrate"];
 
-/// The bytes of a map that are mapped at first: 146 threads, 16 tenants.
+/// The bytes of a map that are mapped at first: 146 threads, 7 tenants.
 const FIRST_BYTES: usize = 64 << 10;
 
 /// The maps that the programs at hot trace points write.
@@ -37,11 +37,16 @@ const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occas
 pub struct Limits {
     /// The most threads at a time, 1 to 65 534. Each takes 448 bytes once used.
     pub threads: u32,
+    /// The most tenants, 1 to [`TenantIndex::LIMIT`]. Each takes 9 KiB.
+    pub tenants: u32,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { threads: 16_384 }
+        Limits {
+            threads: 16_384,
+            tenants: 64,
+        }
     }
 }
 
@@ -179,6 +184,13 @@ impl Programs {
                 value: limits.threads.into(),
             });
         }
+        if limits.tenants == 0 || limits.tenants > u32::from(TenantIndex::LIMIT) {
+            return Err(MonitorError::Limit {
+                what: "tenants",
+                range: "1 to 1024",
+                value: limits.tenants.into(),
+            });
+        }
         check_bpf()?;
 
         let log = Log::capture();
@@ -203,6 +215,7 @@ impl Programs {
                 Some("threads") => limits.threads + 1,
                 Some("free_slots" | "processes") => limits.threads,
                 Some("tid_slots") => pid_max / TIDS_PER_PAGE + 1,
+                Some("wait_rows" | "occasions") => limits.tenants,
                 Some("cpu_logs") => cpus,
                 _ => continue,
             };
@@ -223,11 +236,14 @@ impl Programs {
         map("tid_slots", TID_PAGE_BYTES)?;
         let (threads, cpu_logs) = (size_of::<ThreadSlot>(), size_of::<CpuLog>());
         let (rows, stats) = (size_of::<WaitRow>(), size_of::<Stats>());
-        let threads = View::new(map("threads", threads)?, limits.threads as usize + 1)?;
-        let mut cpus = View::new(map("cpu_logs", cpu_logs)?, cpus as usize)?;
+        let read = Access::Read;
+        let threads = View::new(map("threads", threads)?, limits.threads as usize + 1, read)?;
+        let mut cpus = View::new(map("cpu_logs", cpu_logs)?, cpus as usize, read)?;
         cpus.reach(cpus.len())?;
-        let wait_rows = View::new(map("wait_rows", rows)?, TenantIndex::LIMIT.into())?;
-        let stats = View::new(map("stats", stats)?, 1)?;
+        // The reader clears what says which causes changed.
+        let rows = map("wait_rows", rows)?;
+        let wait_rows = View::new(rows, limits.tenants as usize, Access::ReadWrite)?;
+        let stats = View::new(map("stats", stats)?, 1, read)?;
         let occasions = map("occasions", OCCASIONS_BYTES)?;
         let free_slots = map("free_slots", 4)?;
         let told = map("told", 8)?;
@@ -278,7 +294,7 @@ pub fn io_error(what: &'static str) -> impl Fn(libbpf_rs::Error) -> MonitorError
     }
 }
 
-/// The memory of an array map, mapped read-only: `T`s that the kernel writes at any time.
+/// The memory of an array map: `T`s that the kernel writes at any time.
 ///
 /// Only the first entries are mapped, and more when they are asked for ([`View::reach`]): mapped memory
 /// counts as this process's memory, used or not.
@@ -287,13 +303,14 @@ pub struct View<T: SharedMemory> {
     map: MapHandle,
     /// The number of entries of the map.
     entries: usize,
+    access: Access,
     mapped: Mapped<T>,
 }
 
 impl<T: SharedMemory> View<T> {
     /// A view of the first `entries` values of a mappable array map whose value is a `T`. The size of `T`
     /// must be a multiple of 8 (the map's stride).
-    fn new(map: MapHandle, entries: usize) -> Result<View<T>, MonitorError> {
+    fn new(map: MapHandle, entries: usize, access: Access) -> Result<View<T>, MonitorError> {
         const { assert!(size_of::<T>() % 8 == 0) };
         if entries == 0 || entries > map.max_entries() as usize {
             return Err(MonitorError::Io {
@@ -303,9 +320,10 @@ impl<T: SharedMemory> View<T> {
         }
         let first = entries.min((FIRST_BYTES / size_of::<T>()).max(1));
         Ok(View {
-            mapped: map_values(&map, first)?,
+            mapped: map_values(&map, first, access)?,
             map,
             entries,
+            access,
         })
     }
 
@@ -323,7 +341,7 @@ impl<T: SharedMemory> View<T> {
         if entries > self.mapped_entries() {
             // Twice as many, so that this happens seldom.
             let entries = self.entries.min(entries.next_power_of_two());
-            self.mapped = map_values(&self.map, entries)?;
+            self.mapped = map_values(&self.map, entries, self.access)?;
         }
         Ok(())
     }
@@ -338,9 +356,13 @@ impl<T: SharedMemory> View<T> {
     }
 }
 
-/// Maps the first `entries` values of a map, to read them.
-fn map_values<T: SharedMemory>(map: &MapHandle, entries: usize) -> Result<Mapped<T>, MonitorError> {
-    Mapped::new(map, entries, Access::Read).map_err(|source| MonitorError::Io {
+/// Maps the first `entries` values of a map.
+fn map_values<T: SharedMemory>(
+    map: &MapHandle,
+    entries: usize,
+    access: Access,
+) -> Result<Mapped<T>, MonitorError> {
+    Mapped::new(map, entries, access).map_err(|source| MonitorError::Io {
         what: "mapping a map",
         source,
     })
@@ -400,14 +422,29 @@ mod tests {
 
     #[test]
     fn limits_are_checked_before_anything_is_loaded() {
-        for threads in [0, 65_535, u32::MAX] {
-            assert!(matches!(
-                Programs::load(Limits { threads }),
-                Err(MonitorError::Limit {
-                    what: "threads",
-                    ..
-                })
-            ));
+        for (limits, expected) in [0, 65_535, u32::MAX]
+            .map(|threads| {
+                (
+                    Limits {
+                        threads,
+                        ..Limits::default()
+                    },
+                    "threads",
+                )
+            })
+            .into_iter()
+            .chain([0, 1_025].map(|tenants| {
+                (
+                    Limits {
+                        tenants,
+                        ..Limits::default()
+                    },
+                    "tenants",
+                )
+            }))
+        {
+            let loaded = Programs::load(limits);
+            assert!(matches!(loaded, Err(MonitorError::Limit { what, .. }) if what == expected));
         }
     }
 }

@@ -13,7 +13,7 @@ pub struct TenantIndex(pub u16);
 
 impl TenantIndex {
     /// The number of tenants that the monitor can tell apart.
-    pub const LIMIT: u16 = 256;
+    pub const LIMIT: u16 = 1024;
 }
 
 /// Entries of a ready-time histogram: entry `i` counts waits of `2^i` to `2^(i+1) - 1` ns; entry 0
@@ -136,9 +136,15 @@ pub struct RawTenant {
     /// The tenant's number.
     pub tenant: TenantIndex,
     /// Ready and throttled time of the tenant's threads by cause (a tenant's number, or a constant of
-    /// [`cause`](super::cause)), in ns, waits that go on included; ascending by cause, without causes of 0
-    /// ns. Threads are read before this and waits end meanwhile, so the sum may be a little more than theirs.
-    pub by_cause: Vec<(u16, u64)>,
+    /// [`cause`](super::cause)), in ns, of waits that ended; ascending by cause, without causes of 0 ns.
+    /// Threads are read before this and waits end meanwhile, so the sum with `going_on` may be a little more
+    /// than theirs.
+    pub ended: Vec<(u16, u64)>,
+    /// The causes whose time in `ended` changed since the reading before, ascending.
+    pub changed: Vec<u16>,
+    /// The same of waits that go on, up to the reading: ready time by cause, in ns, ascending by cause.
+    /// Causes that the kernel tells only at the end of a wait, limits and stolen time, are not included.
+    pub going_on: Vec<(u16, u64)>,
     /// Entry `n`: ns in which at least one thread was ready and exactly `n` others were blocked
     /// (the last entry also more), the time up to the reading included.
     pub occasions_ns: [u64; OCCASION_BUCKETS],
@@ -154,17 +160,56 @@ pub struct RawTenant {
 }
 
 impl RawTenant {
-    /// The tenant's waiting time of one cause, in ns.
-    pub fn waited_for(&self, cause: usize) -> u64 {
-        let at = self
-            .by_cause
-            .binary_search_by_key(&cause, |&(by, _)| usize::from(by));
-        at.map_or(0, |at| self.by_cause[at].1)
+    /// The counters of a tenant of which nothing was read yet.
+    pub(crate) fn unread(tenant: TenantIndex) -> RawTenant {
+        RawTenant {
+            tenant,
+            ended: Vec::new(),
+            changed: Vec::new(),
+            going_on: Vec::new(),
+            occasions_ns: [0; OCCASION_BUCKETS],
+            busy_ns: 0,
+            busy_periods: 0,
+            ready: 0,
+            blocked: 0,
+        }
     }
 
-    /// The tenant's waiting time of all causes, in ns.
+    /// A copy without the waits, of which there may be one for each pair of tenants.
+    pub(crate) fn without_waits(&self) -> RawTenant {
+        let (occasions_ns, busy_ns, busy_periods) =
+            (self.occasions_ns, self.busy_ns, self.busy_periods);
+        RawTenant {
+            occasions_ns,
+            busy_ns,
+            busy_periods,
+            ready: self.ready,
+            blocked: self.blocked,
+            ..RawTenant::unread(self.tenant)
+        }
+    }
+
+    /// The times in `ended` that changed since the reading before, ascending by cause.
+    pub(crate) fn changed_times(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.changed.iter().filter_map(|cause| {
+            let at = self.ended.binary_search_by_key(cause, |it| it.0).ok()?;
+            Some(self.ended[at])
+        })
+    }
+
+    /// The tenant's waiting time of one cause, in ns, waits that go on included.
+    pub fn waited_for(&self, cause: usize) -> u64 {
+        let of = |list: &[(u16, u64)]| {
+            let at = list.binary_search_by_key(&cause, |&(by, _)| usize::from(by));
+            at.map_or(0, |at| list[at].1)
+        };
+        of(&self.ended) + of(&self.going_on)
+    }
+
+    /// The tenant's waiting time of all causes, in ns, waits that go on included.
     pub fn waited_ns(&self) -> u64 {
-        self.by_cause.iter().map(|(_, ns)| ns).sum()
+        let all = self.ended.iter().chain(&self.going_on);
+        all.map(|(_, ns)| ns).sum()
     }
 }
 
