@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// When a file cannot be read, or is wrong: with file, key and what would be right.
 pub fn load(path: &Path) -> Result<AgentFile, AgentError> {
-    let absent = is_default(path) && matches!(path.try_exists(), Ok(false));
+    // A link to nowhere is a mistake, and no absence.
+    let metadata = std::fs::symlink_metadata(path);
+    let absent = is_default(path) && metadata.is_err_and(|it| it.kind() == ErrorKind::NotFound);
     let mut rules = Vec::new();
     let mut file = match absent {
         true => {
@@ -62,7 +64,11 @@ fn drop_ins(path: &Path) -> Result<Vec<PathBuf>, AgentError> {
     let mut files = Vec::new();
     for entry in entries {
         let file = entry.map_err(error)?.path();
-        if file.extension().is_some_and(|it| it == "toml") {
+        // Editors keep files beside those that they write, with a dot before the name.
+        let hidden = file
+            .file_name()
+            .is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
+        if file.extension().is_some_and(|it| it == "toml") && !hidden {
             files.push(file);
         }
     }
@@ -142,6 +148,7 @@ mod tests {
                 "[[tenant]]\nname = \"a\"\nexe = \"a\"\n[[tenants]]\neach = \"pod\"\n",
             ),
             ("note.txt", "no TOML"),
+            (".#10-a.toml", "no TOML"),
         ]);
         let file = load(&path).unwrap();
         let names: Vec<&str> = file

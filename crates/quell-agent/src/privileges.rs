@@ -1,7 +1,7 @@
 //! The capabilities that Quell needs, what does not work without each, and those that this process lacks.
 
 use crate::wire::Missing;
-use quell_model::config::AgentTenant;
+use quell_model::config::{AgentFile, AgentTenant, Each, TenantRule};
 use quell_sys::capability::{BPF, Capabilities, DAC_OVERRIDE, PERFMON, SYS_NICE, SYS_PTRACE};
 use std::fs;
 
@@ -36,17 +36,18 @@ impl Privileges {
         self.has(SYS_NICE)
     }
 
-    /// The capabilities that are missing for these tenants.
-    pub fn missing(self, tenants: &[AgentTenant]) -> Vec<Missing> {
+    /// The capabilities that are missing for these tenants and rules.
+    pub fn missing(self, tenants: &[AgentTenant], rules: &[TenantRule]) -> Vec<Missing> {
         let by_exe = tenants
             .iter()
             .any(|t| t.selectors.exe.is_some() || t.selectors.libvirt.is_some());
+        let by_exe = by_exe || rules.iter().any(|it| it.finds.each == Each::Vm);
         [
             (BPF, "CAP_BPF", true, "the BPF monitor cannot load, so causes of waits, wakers and preemptions are not seen"),
             (PERFMON, "CAP_PERFMON", true, "the BPF monitor cannot attach to the scheduler's tracepoints"),
             (SYS_NICE, "CAP_SYS_NICE", true, "threads' nice, slice and affinity cannot be changed, so nothing is changed at all"),
-            (SYS_PTRACE, "CAP_SYS_PTRACE", by_exe, "other users' executables cannot be read, so `exe` and `libvirt` selectors miss them"),
-            (DAC_OVERRIDE, "CAP_DAC_OVERRIDE", true, "cgroups' CPU weights cannot be written unless root owns this process and them"),
+            (SYS_PTRACE, "CAP_SYS_PTRACE", by_exe, "other users' executables cannot be read, so `exe` and `libvirt` selectors and rules for virtual machines miss them"),
+            (DAC_OVERRIDE, "CAP_DAC_OVERRIDE", true, "cgroups' CPU weights cannot be written, nor containers' names be read, unless root owns this process and them"),
         ]
         .into_iter()
         .filter(|&(number, _, needed, _)| needed && !self.has(number))
@@ -58,9 +59,9 @@ impl Privileges {
     }
 }
 
-/// What this process lacks to serve these tenants.
-pub fn missing_privileges(tenants: &[AgentTenant]) -> Vec<Missing> {
-    Privileges::current().missing(tenants)
+/// What this process lacks to serve a configuration's tenants.
+pub fn missing_privileges(config: &AgentFile) -> Vec<Missing> {
+    Privileges::current().missing(&config.tenants, &config.rules)
 }
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     fn names(status: &str, tenants: &[AgentTenant]) -> Vec<String> {
-        let missing = Privileges::from_status(status).missing(tenants);
+        let missing = Privileges::from_status(status).missing(tenants, &[]);
         missing.into_iter().map(|m| m.what).collect()
     }
 
@@ -98,13 +99,16 @@ mod tests {
             ),
             ["CAP_BPF", "CAP_PERFMON"]
         );
+        let rule = TenantRule::all(Each::Vm);
+        let all = Privileges::from_status("").missing(&[], &[rule]);
+        assert!(all.iter().any(|it| it.what == "CAP_SYS_PTRACE"), "{all:?}");
         assert!(Privileges::from_status("CapEff:\t0000000000800000").may_act());
         assert!(!Privileges::from_status("nonsense").may_act());
     }
 
     #[test]
     fn the_remedy_is_a_command_that_names_the_capability() {
-        let missing = Privileges::from_status("").missing(&[]);
+        let missing = Privileges::from_status("").missing(&[], &[]);
         assert!(
             missing[0].remedy.contains("--ambient-caps +bpf"),
             "{}",

@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
+/// The least control period in ms where the agent only observes, without BPF.
+const OBSERVING_PROC_MS: u64 = 1_000;
+
 /// What `quell run` is told.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
@@ -190,6 +193,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     };
     let mut assembler = Assembler {
         config: options.config.clone(),
+        was_there: options.config.exists(),
         privileges,
         capabilities,
         not_acting,
@@ -253,6 +257,8 @@ fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
 /// Makes the loop's parts from `quell.toml` on this host.
 struct Assembler {
     config: PathBuf,
+    /// Whether there was a file: a reload does not take its absence for a wish to observe only.
+    was_there: bool,
     privileges: Privileges,
     /// `None`: the agent does not act.
     capabilities: Option<Capabilities>,
@@ -267,7 +273,14 @@ impl Assemble for Assembler {
         before: &AgentFile,
         reservations: &[Reservation],
     ) -> Result<AgentFile, AgentError> {
+        let there = self.config.exists();
+        if self.was_there && !there {
+            let source = io::ErrorKind::NotFound.into();
+            let path = self.config.clone();
+            return Err(AgentError::ReadConfig { path, source });
+        }
         let config = load::load(&self.config)?;
+        self.was_there = there;
         load::keeps_promises(&self.config, &config, before, reservations)?;
         Ok(config)
     }
@@ -316,7 +329,11 @@ impl Assemble for Assembler {
             backend: choice.backend,
             backend_reason: choice.reason,
             mechanisms: config.agent.mechanisms.clone(),
-            period_ms: config.agent.period_ms,
+            period_ms: match fallback_reason.is_some() && config.agent.mechanisms.is_empty() {
+                // To read each thread's files costs more than a figure each period is worth.
+                true => config.agent.period_ms.max(OBSERVING_PROC_MS),
+                false => config.agent.period_ms,
+            },
             source: observer.source(),
             fallback_reason,
             not_acting_reason: self.not_acting.clone(),
@@ -364,7 +381,7 @@ fn missing(
     config: &AgentFile,
     capabilities: Option<&Capabilities>,
 ) -> Vec<Missing> {
-    let mut missing = privileges.missing(&config.tenants);
+    let mut missing = privileges.missing(&config.tenants, &config.rules);
     if let Some(c) = capabilities {
         let kinds = [
             ("nice", &c.nice),

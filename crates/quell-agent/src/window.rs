@@ -29,8 +29,7 @@ pub const MAX_WINDOW_S: u32 = 60;
 pub struct Totals {
     now: Arc<Sums>,
     checkpoints: VecDeque<Arc<Sums>>,
-    /// Tenants that were not there at the last checkpoint, with the length of the sums at the first
-    /// checkpoint without them.
+    /// Tenants that are not there, with the length of the sums at the first checkpoint without them.
     gone: BTreeMap<TenantName, u64>,
 }
 
@@ -82,6 +81,9 @@ impl Totals {
         let now = Arc::make_mut(&mut self.now);
         now.length_ns += snapshot.period_ns;
         for tenant in &snapshot.tenants {
+            if !self.gone.is_empty() {
+                self.gone.remove(&tenant.name);
+            }
             let at = now.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
             let at = at.unwrap_or_else(|at| {
                 let none = Arc::new(TenantSums::none(tenant.name.clone()));
@@ -95,13 +97,12 @@ impl Totals {
         }
     }
 
-    /// Drops the tenants that no window has any more. What they made others wait is then of unknown cause.
+    /// Drops the tenants that no window has any more, and what they made others wait.
     fn drop_gone(&mut self, snapshot: &Snapshot) {
         let longest = u64::from(MAX_WINDOW_S) * 1_000_000_000;
         // A window may begin up to a second and a quarter of its length earlier.
         let kept = longest + longest / 4 + 2 * CHECKPOINT_NS;
         let here = self.now.length_ns;
-        self.gone.retain(|name, _| snapshot.tenant(name).is_none());
         for tenant in &self.now.tenants {
             if snapshot.tenant(&tenant.name).is_none() {
                 self.gone.entry(tenant.name.clone()).or_insert(here);
@@ -111,20 +112,11 @@ impl Totals {
         if !self.gone.values().any(old) {
             return;
         }
-        let (gone, now) = (&self.gone, Arc::make_mut(&mut self.now));
+        let gone = &self.gone;
         let is_old = |name: &TenantName| gone.get(name).is_some_and(old);
-        now.tenants.retain(|it| !is_old(&it.name));
-        for tenant in &mut now.tenants {
-            let caused = |waits: &WaitBreakdown| waits.tenants.iter().any(|it| is_old(&it.0));
-            if tenant.waits.as_ref().is_some_and(caused) {
-                if let Some(waits) = &mut Arc::make_mut(tenant).waits {
-                    waits.tenants.retain(|(name, ns)| {
-                        let old = is_old(name);
-                        waits.unknown_ns += if old { *ns } else { 0 };
-                        !old
-                    });
-                }
-            }
+        // Of the checkpoints too: a tenant that comes back begins anew.
+        for sums in self.checkpoints.iter_mut().chain([&mut self.now]) {
+            Arc::make_mut(sums).drop_tenants(is_old);
         }
         self.gone.retain(|_, since| !old(since));
     }
@@ -177,6 +169,19 @@ impl Window {
 }
 
 impl Sums {
+    /// Drops tenants, and from the other tenants' waits what these had the CPU for.
+    fn drop_tenants(&mut self, is_meant: impl Fn(&TenantName) -> bool) {
+        self.tenants.retain(|it| !is_meant(&it.name));
+        for tenant in &mut self.tenants {
+            let caused = |waits: &WaitBreakdown| waits.tenants.iter().any(|it| is_meant(&it.0));
+            if tenant.waits.as_ref().is_some_and(caused) {
+                if let Some(waits) = &mut Arc::make_mut(tenant).waits {
+                    waits.tenants.retain(|it| !is_meant(&it.0));
+                }
+            }
+        }
+    }
+
     fn since(&self, from: &Sums) -> Sums {
         let none = |name: &TenantName| TenantSums::none(name.clone());
         let since = |tenant: &Arc<TenantSums>| {
@@ -310,15 +315,10 @@ impl TenantSums {
         let waits = self.waits.as_ref().map(|now| {
             let none = WaitBreakdown::default();
             let from = from.waits.as_ref().unwrap_or(&none);
-            let in_list = |list: &[(TenantName, u64)], name: &TenantName| {
-                let at = list.binary_search_by(|(other, _)| other.cmp(name));
-                at.map_or(0, |at| list[at].1)
+            let before = |name: &TenantName| {
+                let at = from.tenants.binary_search_by(|(other, _)| other.cmp(name));
+                at.map_or(0, |at| from.tenants[at].1)
             };
-            let before = |name: &TenantName| in_list(&from.tenants, name);
-            // What dropped tenants had made it wait is of unknown cause now, and was not before.
-            let dropped = from.tenants.iter();
-            let dropped = dropped.filter(|it| in_list(&now.tenants, &it.0) == 0);
-            let dropped: u64 = dropped.map(|it| it.1).sum();
             let tenants = now
                 .tenants
                 .iter()
@@ -329,7 +329,7 @@ impl TenantSums {
                 host_ns: now.host_ns - from.host_ns,
                 bandwidth_ns: now.bandwidth_ns - from.bandwidth_ns,
                 steal_ns: now.steal_ns - from.steal_ns,
-                unknown_ns: now.unknown_ns - from.unknown_ns - dropped,
+                unknown_ns: now.unknown_ns - from.unknown_ns,
             }
         });
         TenantSums {
@@ -429,49 +429,61 @@ mod tests {
         }
     }
 
+    /// Adds a period of 100 ms in which `a` waited 1 ms for `b`, if `b` is there.
+    fn add(totals: &mut Totals, seq: u64, with_b: bool) {
+        let tenants: &[(&str, u32)] = if with_b {
+            &[("a", 1), ("b", 1)]
+        } else {
+            &[("a", 1)]
+        };
+        let mut one = snapshot(seq, tenants);
+        one.period_ns = 100_000_000;
+        let by: &[(&str, u64)] = if with_b { &[("b", 1_000_000)] } else { &[] };
+        one.tenants[0].waits = Some(waits(0, by));
+        totals.add(&one);
+    }
+
     #[test]
     fn a_tenant_that_is_gone_leaves_when_no_window_has_it() {
         let mut totals = Totals::default();
-        let mut add = |seq: u64, tenants: &[(&str, u32)], by_b: u64| {
-            let mut one = snapshot(seq, tenants);
-            one.period_ns = 100_000_000;
-            one.tenants[0].waits = Some(waits(0, if by_b > 0 { &[("b", 1_000_000)] } else { &[] }));
-            totals.add(&one);
-            let sums = totals
-                .window(u64::from(MAX_WINDOW_S) * 1_000_000_000)
-                .sums();
-            let total = totals.total();
-            let a = total.tenant(&"a".into()).unwrap().waits.clone().unwrap();
-            let within = sums.tenant(&"a".into()).unwrap().waits.clone().unwrap();
-            (total.tenant(&"b".into()).is_some(), a, within)
-        };
-        let mut seq = 0..;
-        for _ in 0..100 {
-            add(seq.next().unwrap(), &[("a", 1), ("b", 1)], 1);
+        (0..100).for_each(|seq| add(&mut totals, seq, true));
+        let has_b = |totals: &Totals| totals.total().tenant(&"b".into()).is_some();
+        let mut gone = 0;
+        while has_b(&totals) && gone < 2_000 {
+            add(&mut totals, 100 + gone, false);
+            gone += 1;
         }
-        let mut dropped = None;
-        for n in 0..2_000 {
-            let (has_b, a, within) = add(seq.next().unwrap(), &[("a", 1)], 0);
-            assert_eq!(a.ready_ns(), 100_000_000, "nothing is lost");
-            assert_eq!(within.unknown_ns, 0, "no window sees it twice");
-            if !has_b {
-                dropped.get_or_insert(n);
-                assert_eq!(
-                    a,
-                    WaitBreakdown {
-                        unknown_ns: 100_000_000,
-                        ..waits(0, &[])
-                    }
-                );
+        assert!((600..1_000).contains(&gone), "{gone} periods of 100 ms");
+        let a = totals.total().tenant(&"a".into()).unwrap().clone();
+        assert_eq!(a.ready_ns, Some(100_000_000), "what it waited stays");
+        assert_eq!(a.waits, Some(waits(0, &[])));
+    }
+
+    proptest::proptest! {
+        /// However a tenant comes and goes, every window shows what its own periods had, and no more.
+        #[test]
+        fn windows_are_right_however_a_tenant_comes_and_goes(
+            stays in proptest::collection::vec(1usize..1_200, 1..8),
+        ) {
+            let mut totals = Totals::default();
+            let mut history: Vec<bool> = Vec::new();
+            for (turn, periods) in stays.iter().enumerate() {
+                for _ in 0..*periods {
+                    let with_b = turn % 2 == 0;
+                    add(&mut totals, history.len() as u64, with_b);
+                    history.push(with_b);
+                }
+                for window_s in [1, 5, 20, 60] {
+                    let sums = totals.window(window_s * 1_000_000_000).sums();
+                    let periods = (sums.length_ns / 100_000_000) as usize;
+                    let with_b = history[history.len() - periods..].iter().filter(|it| **it).count() as u64;
+                    let a = sums.tenant(&"a".into()).unwrap();
+                    proptest::prop_assert_eq!(a.ready_ns, Some(with_b * 1_000_000));
+                    let by = a.waits.as_ref().unwrap().tenants.first().map_or(0, |it| it.1);
+                    proptest::prop_assert_eq!(by, with_b * 1_000_000);
+                }
             }
         }
-        let dropped = dropped.expect("b is dropped at last");
-        assert!(
-            (600..1_000).contains(&dropped),
-            "{dropped} periods of 100 ms"
-        );
-        // It may come again.
-        assert!(add(seq.next().unwrap(), &[("a", 1), ("b", 1)], 1).0);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Actuator {
             // To lose these costs nothing: undoing finds the originals in place.
             let _ = self.journal.append(&dropped, false);
         }
-        self.compact();
+        self.compact(snapshot);
         period.report
     }
 
@@ -186,7 +186,7 @@ impl Actuator {
     }
 
     /// Forgets, in memory and in the journal, what no longer matters.
-    fn compact(&mut self) {
+    fn compact(&mut self, snapshot: &Snapshot) {
         let now = self.period;
         if self.journal.wants_compaction() {
             self.forget_gone();
@@ -195,8 +195,9 @@ impl Actuator {
             }
         }
         if now % COMPACT_PERIODS == 0 {
+            let there = |name: &TenantName| snapshot.tenant(name).is_some();
             self.notes_given
-                .forget_threads(now.saturating_sub(COMPACT_PERIODS));
+                .forget(now.saturating_sub(COMPACT_PERIODS), there);
             self.unreadable.clear();
             for (id, thread) in &mut self.state.threads {
                 // Only threads that could not be given back are neither planned nor gone.

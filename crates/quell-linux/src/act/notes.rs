@@ -21,10 +21,11 @@ impl NotesGiven {
         self.0.insert((tenant.clone(), id, what), period).is_none()
     }
 
-    /// Forgets the notes on threads that last held in period `before` or earlier.
-    pub fn forget_threads(&mut self, before: u64) {
+    /// Forgets the notes that last held in period `before` or earlier: those on threads, and those on tenants
+    /// that are not there any more.
+    pub fn forget(&mut self, before: u64, is_there: impl Fn(&TenantName) -> bool) {
         self.0
-            .retain(|(_, id, _), last| id.is_none() || *last > before);
+            .retain(|(tenant, id, _), last| *last > before || id.is_none() && is_there(tenant));
     }
 }
 

@@ -227,6 +227,13 @@ impl BpfSource {
         if self.tenants.len() < places {
             self.tenants.resize_with(places, Default::default);
         }
+        for place in discovery.take_reused() {
+            let own = u16::try_from(place).ok();
+            self.tenants[place].1.begin_anew(None);
+            for (_, causes) in &mut self.tenants {
+                causes.begin_anew(own);
+            }
+        }
         let changed = discovery.take_changed();
         touched.extend(&changed);
         if self.unsettled {

@@ -79,6 +79,16 @@ impl Causes {
         parts
     }
 
+    /// Lets what was counted and what was shown agree, of one cause or of all: what is counted from now on is
+    /// another tenant's.
+    pub(crate) fn begin_anew(&mut self, cause: Option<u16>) {
+        let meant = |it: u16| cause.is_none_or(|cause| cause == it);
+        for known in self.known.iter_mut().filter(|it| meant(it.cause)) {
+            known.shown = known.counted;
+        }
+        self.open.retain(|it| !meant(*it));
+    }
+
     fn known(&mut self, cause: u16) -> &mut Known {
         let at = self.known.binary_search_by_key(&cause, |it| it.cause);
         let at = at.unwrap_or_else(|at| {
@@ -139,6 +149,25 @@ mod tests {
         // The wait that went on is counted when it ends, and not shown twice.
         assert_eq!(divide(&[(3, 7)], &[], 1), [(3, 1)]);
         assert_eq!(divide(&[], &[], 3), [(UNKNOWN, 3)]);
+    }
+
+    #[test]
+    fn what_was_not_settled_for_a_tenant_is_not_shown_for_the_next() {
+        let mut causes = Causes::default();
+        // Cause 1 is ahead by 50, cause 2 was shown 10 too much.
+        assert_eq!(divide(&mut causes, &[(2, 10)], 10), [(2, 10)]);
+        causes.divide([(1, 50)].into_iter(), &[], 0, UNKNOWN);
+        let mut one = causes.clone();
+        one.begin_anew(Some(1));
+        assert_eq!(
+            one.divide([(2, 4)].into_iter(), &[], 6, UNKNOWN),
+            [(UNKNOWN, 6)]
+        );
+        causes.begin_anew(None);
+        assert_eq!(
+            causes.divide([(2, 4)].into_iter(), &[], 6, UNKNOWN),
+            [(2, 4), (UNKNOWN, 2)]
+        );
     }
 
     #[test]

@@ -26,8 +26,14 @@ impl<'a> Paths<'a> {
     pub(crate) fn parse(text: &'a [u8]) -> Paths<'a> {
         let mut paths = Paths::default();
         for line in text.split(|&b| b == b'\n') {
-            let Ok(line) = std::str::from_utf8(line) else {
-                continue;
+            // A cgroup whose name is no text counts as a part of the one above it.
+            let line = match std::str::from_utf8(line) {
+                Ok(line) => line,
+                Err(error) => {
+                    let text =
+                        std::str::from_utf8(&line[..error.valid_up_to()]).unwrap_or_default();
+                    text.rsplit_once('/').map_or("", |(above, _)| above)
+                }
             };
             let mut parts = line.splitn(3, ':');
             let (Some(id), Some(controllers), Some(path)) =
@@ -292,6 +298,8 @@ mod tests {
         let v2 = b"0::/system.slice/a.service (deleted)\n";
         assert_eq!(Paths::parse(v2).unified, Some("/system.slice/a.service"));
         assert_eq!(Paths::parse(b"7:cpuset:/x\nnonsense\n\n"), Paths::default());
+        let text = b"0::/docker/x/a\xff/b\n";
+        assert_eq!(Paths::parse(text).unified, Some("/docker/x"));
     }
 
     #[test]

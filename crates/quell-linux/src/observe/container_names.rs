@@ -1,6 +1,6 @@
 //! The names of containers: cgroups have only the ids that a runtime gives.
 //!
-//! docker keeps each container's settings in a file of its own, podman a list of all. Both are read, by root,
+//! docker keeps each container's settings in a file of its own, podman lists of all. They are read, by root,
 //! when a container is first seen: no runtime is asked, so none can delay an observation. Where nothing tells
 //! a name, the container is known by its id.
 
@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-/// The most of a file that is read, in bytes; docker's files have some kilobytes, podman's list one for each
+/// The most of a file that is read, in bytes; docker's files have some kilobytes, podman's lists one for each
 /// container.
 const MOST: u64 = 8 << 20;
 
@@ -21,17 +22,34 @@ const KEPT: usize = 4096;
 /// The names of the containers that were seen.
 pub(crate) struct ContainerNames {
     docker: PathBuf,
-    podman: PathBuf,
-    /// By id; `None` where no name was found.
-    known: BTreeMap<String, Option<String>>,
+    podman: Vec<List>,
+    /// By id, what was found.
+    known: BTreeMap<String, Found>,
+}
+
+/// A container's name, and the runtime that has it.
+#[derive(Clone)]
+struct Found {
+    runtime: &'static str,
+    name: String,
+}
+
+/// A list of podman's, as of the time of its last change.
+struct List {
+    path: PathBuf,
+    changed: Option<SystemTime>,
+    names: BTreeMap<String, String>,
 }
 
 impl ContainerNames {
     /// The names that the runtimes keep in their usual folders below `root`.
     pub(crate) fn below(root: &Path) -> ContainerNames {
+        let podman = root.join("var/lib/containers/storage/overlay-containers");
+        // Containers that go with their first process (`--rm`) are in a list of their own.
+        let lists = ["containers.json", "volatile-containers.json"];
         ContainerNames {
             docker: root.join("var/lib/docker/containers"),
-            podman: root.join("var/lib/containers/storage/overlay-containers/containers.json"),
+            podman: lists.map(|it| List::of(podman.join(it))).into(),
             known: BTreeMap::new(),
         }
     }
@@ -42,37 +60,76 @@ impl ContainerNames {
         ContainerNames::below(Path::new("/nonexistent"))
     }
 
-    /// The name of a container.
-    pub(crate) fn of(&mut self, container: &Container) -> Option<String> {
-        let id = &container.id;
-        if let Some(name) = self.known.get(id) {
-            return name.clone();
+    /// The name of a container. Where only the id told the runtime, and docker has a container of that id, it
+    /// is docker's.
+    pub(crate) fn of(&mut self, container: &mut Container) -> Option<String> {
+        // Users have runtimes of their own, and might take the id of one that is not theirs.
+        if container.is_users() {
+            return None;
         }
-        let name = match container.runtime {
-            "docker" => in_docker(&self.docker.join(id).join("config.v2.json")),
-            "podman" => in_podman(&self.podman, id),
-            _ => None,
+        if let Some(found) = self.known.get(&container.id) {
+            container.runtime = found.runtime;
+            return Some(found.name.clone());
+        }
+        let id = &container.id;
+        let (runtime, name) = match container.runtime {
+            "docker" => ("docker", in_docker(&self.docker, id)),
+            "podman" => (
+                "podman",
+                self.podman.iter_mut().find_map(|it| it.name_of(id)),
+            ),
+            "" => ("docker", in_docker(&self.docker, id)),
+            _ => return None,
         };
+        let name = name?;
         if self.known.len() >= KEPT {
             self.known.clear();
         }
-        self.known.insert(id.clone(), name.clone());
-        name
+        container.runtime = runtime;
+        let found = Found {
+            runtime,
+            name: name.clone(),
+        };
+        self.known.insert(id.clone(), found);
+        Some(name)
     }
 }
 
-fn in_docker(file: &Path) -> Option<String> {
-    let settings = read(file)?;
-    let name = settings.get("Name")?.as_str()?;
-    Some(name.trim_start_matches('/').to_string()).filter(|it| !it.is_empty())
+impl List {
+    fn of(path: PathBuf) -> List {
+        List {
+            path,
+            changed: None,
+            names: BTreeMap::new(),
+        }
+    }
+
+    fn name_of(&mut self, id: &str) -> Option<String> {
+        let changed = std::fs::metadata(&self.path)
+            .and_then(|it| it.modified())
+            .ok()?;
+        if self.changed != Some(changed) {
+            self.changed = Some(changed);
+            let all = read(&self.path).unwrap_or_default();
+            let of = |it: &Value| {
+                let name = it.get("names")?.as_array()?.first()?.as_str()?;
+                Some((it.get("id")?.as_str()?.to_string(), name.to_string()))
+            };
+            self.names = all
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(of)
+                .collect();
+        }
+        self.names.get(id).filter(|it| !it.is_empty()).cloned()
+    }
 }
 
-fn in_podman(file: &Path, id: &str) -> Option<String> {
-    let all = read(file)?;
-    let is = |it: &&Value| it.get("id").and_then(Value::as_str) == Some(id);
-    let container = all.as_array()?.iter().find(is)?;
-    let name = container.get("names")?.as_array()?.first()?.as_str()?;
-    Some(name.to_string()).filter(|it| !it.is_empty())
+fn in_docker(folder: &Path, id: &str) -> Option<String> {
+    let settings = read(&folder.join(id).join("config.v2.json"))?;
+    let name = settings.get("Name")?.as_str()?;
+    Some(name.trim_start_matches('/').to_string()).filter(|it| !it.is_empty())
 }
 
 fn read(file: &Path) -> Option<Value> {
@@ -105,29 +162,52 @@ mod tests {
             &docker,
             r#"{"ID":"x","Name":"/web","Config":{}}"#,
         );
-        let podman = "var/lib/containers/storage/overlay-containers/containers.json";
+        let podman = "var/lib/containers/storage/overlay-containers";
+        let [kept, removed, other] = ["a", "b", "c"].map(|it| ID.replace('0', it));
+        let list = format!(r#"[{{"id":"y"}},{{"id":"{kept}","names":["db"]}}]"#);
+        write(dir.path(), &format!("{podman}/containers.json"), &list);
+        let list = format!(r#"[{{"id":"{removed}","names":["job"]}}]"#);
         write(
             dir.path(),
-            podman,
-            &format!(r#"[{{"id":"y"}},{{"id":"{ID}","names":["db"]}}]"#),
+            &format!("{podman}/volatile-containers.json"),
+            &list,
         );
-        for (path, expected) in [
-            (format!("/docker/{ID}"), Some("web")),
-            (format!("/machine.slice/libpod-{ID}.scope"), Some("db")),
+        let mut names = ContainerNames::below(dir.path());
+        for (path, runtime, expected) in [
+            (format!("/docker/{ID}"), "docker", Some("web")),
+            // docker with a parent of the user's choice.
+            (format!("/ecs/task/{ID}"), "docker", Some("web")),
             (
-                format!("/machine.slice/libpod-{}.scope", ID.replace('0', "a")),
+                format!("/machine.slice/libpod-{kept}.scope"),
+                "podman",
+                Some("db"),
+            ),
+            (
+                format!("/machine.slice/libpod-{removed}.scope"),
+                "podman",
+                Some("job"),
+            ),
+            (format!("/docker/{other}"), "docker", None),
+            (
+                format!("/user.slice/user-1.slice/user@1.service/docker-{ID}.scope"),
+                "docker",
                 None,
             ),
-            (format!("/docker/{}", ID.replace('0', "a")), None),
-            ("/lxc.payload.web".to_string(), None),
+            ("/lxc.payload.web".to_string(), "lxc", None),
         ] {
-            let mut names = ContainerNames::below(dir.path());
-            let container = sources::container(&path).unwrap();
-            assert_eq!(names.of(&container).as_deref(), expected, "{path}");
-            fs::remove_dir_all(dir.path().join("var/lib/docker/containers").join(ID)).ok();
-            assert_eq!(names.of(&container).as_deref(), expected, "it is kept");
-            write(dir.path(), &docker, r#"{"Name":"/web"}"#);
+            let mut container = sources::container(&path).unwrap();
+            assert_eq!(names.of(&mut container).as_deref(), expected, "{path}");
+            assert_eq!(container.runtime, runtime, "{path}");
         }
+        // A name that is known is kept; one that comes late is found.
+        fs::remove_dir_all(dir.path().join("var/lib/docker")).unwrap();
+        let of = |names: &mut ContainerNames, id: &str| {
+            names.of(&mut sources::container(&format!("/docker/{id}")).unwrap())
+        };
+        assert_eq!(of(&mut names, ID).as_deref(), Some("web"));
+        let late = format!("var/lib/docker/containers/{other}/config.v2.json");
+        write(dir.path(), &late, r#"{"Name":"/late"}"#);
+        assert_eq!(of(&mut names, &other).as_deref(), Some("late"));
     }
 
     #[test]
@@ -136,9 +216,9 @@ mod tests {
         for text in ["", "{", "[]", r#"{"Name":""}"#, r#"{"Name":7}"#] {
             let docker = format!("var/lib/docker/containers/{ID}/config.v2.json");
             write(dir.path(), &docker, text);
-            let container = sources::container(&format!("/docker/{ID}")).unwrap();
+            let mut container = sources::container(&format!("/docker/{ID}")).unwrap();
             assert_eq!(
-                ContainerNames::below(dir.path()).of(&container),
+                ContainerNames::below(dir.path()).of(&mut container),
                 None,
                 "{text}"
             );

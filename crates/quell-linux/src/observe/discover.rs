@@ -22,6 +22,7 @@ use super::roster::Roster;
 use super::selector::{Facts, Owner, Selectors, TenantIndex};
 use super::sources;
 use quell_model::ThreadRole;
+use quell_sys::clock;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most processes examined again in a period, for the background pass and for events each. Processes
@@ -46,6 +47,8 @@ pub(crate) struct Process {
     pub(crate) kind: Kind,
     /// Whether the process is a QEMU that does not name its threads, as far as its command line tells.
     nameless: bool,
+    /// Whether it has ended and only waits to be reaped.
+    ended: bool,
     parent: u32,
     /// The first tenant whose `pid` selector names this process or an ancestor.
     lineage: Option<TenantIndex>,
@@ -138,6 +141,11 @@ impl Discovery {
     /// The tenants, by place.
     pub(crate) fn roster(&self) -> &Roster {
         &self.roster
+    }
+
+    /// The places that got another tenant since the last call.
+    pub(crate) fn take_reused(&mut self) -> Vec<TenantIndex> {
+        self.roster.take_reused()
     }
 
     /// Lets the tenants go that rules found and that have no process any more: those of these places.
@@ -282,7 +290,7 @@ impl Discovery {
 
     /// Examines the processes that had events, and the next slice of all processes.
     pub(crate) fn step(&mut self) -> Result<(), ObserveError> {
-        self.roster.next_period();
+        self.roster.goes_on(clock::monotonic_ns());
         self.asked += 1;
         if self.asked == PERIODS_PER_ASKING {
             self.ask_kvm();
@@ -331,12 +339,15 @@ impl Discovery {
         };
         let (start_ticks, parent) = (Some(stat.starttime), stat.ppid);
         let (kernel, pass) = (stat.kernel_thread, self.pass);
+        // The first thread may end before the others.
+        let ended = matches!(stat.state, b'Z' | b'X') && stat.threads <= 1;
         if let Some(process) = self.processes.get_mut(&pid) {
             if process.start_ticks.is_none() || process.start_ticks == start_ticks {
                 *process = Process {
                     start_ticks,
                     parent,
                     pass,
+                    ended,
                     ..process.clone()
                 };
                 return Ok(());
@@ -349,6 +360,7 @@ impl Discovery {
             tenant: None,
             kind,
             nameless: false,
+            ended,
             parent,
             lineage: None,
             pass,
@@ -364,6 +376,10 @@ impl Discovery {
         };
         if pid == std::process::id() {
             return Ok(()); // to slow or move Quell itself would slow or stop the observation
+        }
+        if process.ended {
+            self.join(pid, None);
+            return Ok(());
         }
         if process.kind == Kind::Kernel {
             let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
@@ -390,6 +406,10 @@ impl Discovery {
         } else {
             None
         };
+        let leader = match exe.as_deref().filter(|_| needs.vms) {
+            Some(exe) if sources::is_vmm(exe) => leader(&self.processes, root, pid, exe)?,
+            _ => pid,
+        };
         let runs_vm = |exe: &Option<Vec<u8>>| exe.as_deref().is_some_and(sources::is_vmm);
         let mut cmdline: &[u8] = &[];
         let reads_arguments = needs.cmdline || needs.vms && runs_vm(&exe);
@@ -398,7 +418,7 @@ impl Discovery {
             cmdline = text.unwrap_or_default();
         }
         let facts = Facts {
-            pid,
+            leader,
             lineage,
             cgroups: &cgroups,
             exe: exe.as_deref(),
@@ -433,7 +453,7 @@ impl Discovery {
                 nameless = !qemu::names_threads(cmdline);
             }
         }
-        let tenant = owner.map(|owner| self.place_of(owner));
+        let tenant = owner.and_then(|owner| self.place_of(owner));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.lineage = lineage;
             self.kinds_epoch += u64::from(process.kind != kind);
@@ -445,13 +465,13 @@ impl Discovery {
     }
 
     /// The place of a process's tenant. A thing that no process belonged to before gets one.
-    fn place_of(&mut self, owner: Owner) -> TenantIndex {
+    fn place_of(&mut self, owner: Owner) -> Option<TenantIndex> {
         let (rule, name, thing) = match owner {
-            Owner::Table(table) => return table,
+            Owner::Table(table) => return Some(table),
             Owner::Found { rule, name, thing } => (rule, name, thing),
         };
         if let Some(place) = self.roster.found(rule, &thing.id) {
-            return place;
+            return Some(place);
         }
         let labels = thing.labels.iter();
         let labels = labels.map(|(&label, value)| (label.to_string(), value.clone()));
@@ -463,11 +483,11 @@ impl Discovery {
         let labels = labels.chain([source]).collect();
         let place = self.roster.enter(rule, &thing.id, &name, labels, |name| {
             selectors.spec_of(rule, name, &thing)
-        });
+        })?;
         if self.members.len() <= place {
             self.members.resize_with(place + 1, BTreeSet::new);
         }
-        place
+        Some(place)
     }
 
     /// The first tenant whose `pid` selector named this process or an ancestor. A tenant once found
@@ -508,6 +528,28 @@ impl Discovery {
             }
         }
     }
+}
+
+/// The first of the processes that run a virtual machine with this one: its nearest ancestors that run the same
+/// program.
+fn leader(
+    processes: &BTreeMap<u32, Process>,
+    root: &str,
+    pid: u32,
+    exe: &[u8],
+) -> Result<u32, ObserveError> {
+    let mut leader = pid;
+    // Parents form a tree; the limit only guards against a table that changed half-way.
+    for _ in 0..64 {
+        let Some(parent) = processes.get(&leader).map(|it| it.parent) else {
+            break;
+        };
+        if executable(root, parent)?.as_deref() != Some(exe) {
+            break;
+        }
+        leader = parent;
+    }
+    Ok(leader)
 }
 
 /// The path of a process's executable, without the mark of a file that was replaced meanwhile.
@@ -937,6 +979,45 @@ mod tests {
             "those of rules without a process"
         );
         assert_eq!(seen(&discovery), ["c.service [10]", "db [20]"]);
+    }
+
+    #[test]
+    fn a_process_that_waits_to_be_reaped_holds_no_tenant() {
+        let dir = tempfile::tempdir().unwrap();
+        write_in(dir.path(), service(10, "a"));
+        let mut discovery = discover_by(dir.path(), &[], &[TenantRule::all(Each::Unit)]);
+        assert_eq!(tenants(&discovery).len(), 1);
+        let stat = dir.path().join("10/stat");
+        let text = fs::read_to_string(&stat).unwrap();
+        fs::write(&stat, text.replace(") S ", ") Z ")).unwrap();
+        discovery.look_again(10);
+        discovery.step().unwrap();
+        assert_eq!(tenants(&discovery), [("a.service".to_string(), vec![])]);
+    }
+
+    #[test]
+    fn the_processes_of_a_virtual_machine_are_one_tenant() {
+        let dir = tempfile::tempdir().unwrap();
+        let crosvm = |pid, parent| Fake {
+            pid,
+            parent,
+            exe: "/usr/bin/crosvm",
+            cmdline: "crosvm run",
+            ..ORDINARY
+        };
+        for (pid, parent) in [(30, 1), (31, 30), (32, 31), (40, 1)] {
+            write(dir.path(), &crosvm(pid, parent));
+        }
+        let mut discovery = discover_by(dir.path(), &[], &[TenantRule::all(Each::Vm)]);
+        for pid in [31, 32] {
+            discovery.look_again(pid);
+        }
+        discovery.step().unwrap();
+        let expected = [("crosvm-30", vec![30, 31, 32]), ("crosvm-40", vec![40])];
+        assert_eq!(
+            tenants(&discovery),
+            expected.map(|it| (it.0.to_string(), it.1))
+        );
     }
 
     #[test]

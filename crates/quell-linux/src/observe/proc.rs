@@ -30,6 +30,8 @@ pub(crate) struct Stat<'a> {
     pub(crate) utime: u64,
     pub(crate) stime: u64,
     pub(crate) nice: i32,
+    /// How many threads the process has; of a zombie those that have not ended, and itself.
+    pub(crate) threads: u32,
     pub(crate) starttime: u64,
     pub(crate) processor: u32,
     pub(crate) policy: u32,
@@ -50,7 +52,8 @@ impl<'a> Stat<'a> {
         let utime = number(fields.nth(4)?)?; // 14
         let stime = number(fields.next()?)?; // 15
         let nice = signed(fields.nth(3)?)?; // 19
-        let starttime = number(fields.nth(2)?)?; // 22
+        let threads = number(fields.next()?)?; // 20
+        let starttime = number(fields.nth(1)?)?; // 22
         let processor = number(fields.nth(16)?)?; // 39
         let policy = number(fields.nth(1)?)?; // 41
         let kernel_thread = flags & PF_KTHREAD != 0;
@@ -62,6 +65,7 @@ impl<'a> Stat<'a> {
             utime,
             stime,
             nice,
+            threads,
             starttime,
             processor,
             policy,
@@ -306,6 +310,7 @@ mod tests {
                 utime: 11,
                 stime: 22,
                 nice: -5,
+                threads: 1,
                 starttime: 133_892,
                 processor: 3,
                 policy: 5,

@@ -12,8 +12,8 @@ use quell_model::{Labels, TenantName};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Periods for which a place rests: a second of 80 ms periods.
-const REST_PERIODS: u64 = 13;
+/// How long a place rests, in ns.
+const REST_NS: u64 = 1_000_000_000;
 
 /// The name of the tenant of all that finds no place.
 pub(crate) const OTHERS: &str = "others";
@@ -38,9 +38,11 @@ pub(crate) struct Roster {
     by_name: BTreeMap<TenantName, TenantIndex>,
     by_thing: BTreeMap<(usize, String), TenantIndex>,
     others: Option<TenantIndex>,
-    /// Places that were left, with the period from which on each may be used again.
+    /// Places that were left, with the time from which on each may be used again.
     resting: VecDeque<(u64, TenantIndex)>,
-    period: u64,
+    /// Places that got another tenant since the last call of [`Roster::take_reused`].
+    reused: Vec<TenantIndex>,
+    now_ns: u64,
 }
 
 impl Roster {
@@ -53,7 +55,8 @@ impl Roster {
             by_thing: BTreeMap::new(),
             others: None,
             resting: VecDeque::new(),
-            period: 0,
+            reused: Vec::new(),
+            now_ns: 0,
         };
         for table in tables {
             roster.put(Tenant {
@@ -96,8 +99,8 @@ impl Roster {
         self.by_thing.get(&key).copied()
     }
 
-    /// A place for a thing that a rule found and that is no tenant yet. If the name is another tenant's, a
-    /// number is added to it. `spec` gets the name.
+    /// A place for a thing that a rule found and that is no tenant yet; `None`: the tables have taken all. If
+    /// the name is another tenant's, a number is added to it. `spec` gets the name.
     pub(crate) fn enter(
         &mut self,
         rule: usize,
@@ -105,8 +108,8 @@ impl Roster {
         name: &str,
         labels: Labels,
         spec: impl FnOnce(&TenantName) -> TenantSpec,
-    ) -> TenantIndex {
-        let rested = self.resting.front().is_some_and(|it| it.0 <= self.period);
+    ) -> Option<TenantIndex> {
+        let rested = self.resting.front().is_some_and(|it| it.0 <= self.now_ns);
         if !rested && self.places.len() + 1 >= self.limit {
             return self.others();
         }
@@ -120,13 +123,13 @@ impl Roster {
             name,
         });
         self.by_thing.insert(key, place);
-        place
+        Some(place)
     }
 
     /// The place of all that finds no place of its own.
-    fn others(&mut self) -> TenantIndex {
-        if let Some(place) = self.others {
-            return place;
+    fn others(&mut self) -> Option<TenantIndex> {
+        if self.others.is_some() || self.places.len() >= self.limit {
+            return self.others;
         }
         let name = self.unused(OTHERS);
         tracing::warn!(
@@ -143,15 +146,16 @@ impl Roster {
         let place = self.places.len() - 1;
         self.by_name.insert(name, place);
         self.others = Some(place);
-        place
+        self.others
     }
 
     /// Puts a tenant into a place that has rested, or into a new one.
     fn put(&mut self, tenant: Tenant) -> TenantIndex {
         let name = tenant.name.clone();
         let place = match self.resting.front() {
-            Some(&(from, place)) if from <= self.period => {
+            Some(&(from, place)) if from <= self.now_ns => {
                 self.resting.pop_front();
+                self.reused.push(place);
                 self.places[place] = Some(tenant);
                 place
             }
@@ -187,13 +191,18 @@ impl Roster {
         self.places[place] = None;
         self.by_thing.remove(&key);
         self.by_name.remove(&name);
-        self.resting.push_back((self.period + REST_PERIODS, place));
+        self.resting.push_back((self.now_ns + REST_NS, place));
         true
     }
 
-    /// Begins the next period.
-    pub(crate) fn next_period(&mut self) {
-        self.period += 1;
+    /// Says what time it is, by any clock that does not go back.
+    pub(crate) fn goes_on(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// The places that got another tenant since the last call.
+    pub(crate) fn take_reused(&mut self) -> Vec<TenantIndex> {
+        std::mem::take(&mut self.reused)
     }
 }
 
@@ -210,9 +219,11 @@ mod tests {
     fn enter(roster: &mut Roster, thing: &str, name: &str) -> TenantIndex {
         match roster.found(0, thing) {
             Some(place) => place,
-            None => roster.enter(0, thing, name, Labels::default(), |name| {
-                TenantSpec::named(&name.0)
-            }),
+            None => {
+                let spec = |name: &TenantName| TenantSpec::named(&name.0);
+                let place = roster.enter(0, thing, name, Labels::default(), spec);
+                place.expect("there are fewer tables than places")
+            }
         }
     }
 
@@ -244,11 +255,20 @@ mod tests {
         assert_eq!(enter(&mut roster, "x", "x"), 0);
         roster.leave(0);
         assert_eq!(enter(&mut roster, "y", "y"), 1);
-        for _ in 0..REST_PERIODS {
-            roster.next_period();
-        }
-        assert_eq!(enter(&mut roster, "z", "z"), 0);
-        assert_eq!(roster.places(), 2);
+        roster.goes_on(REST_NS - 1);
+        assert_eq!(enter(&mut roster, "z", "z"), 2);
+        assert!(roster.take_reused().is_empty());
+        roster.goes_on(REST_NS);
+        assert_eq!(enter(&mut roster, "zz", "zz"), 0);
+        assert_eq!(roster.take_reused(), [0]);
+        assert_eq!(roster.places(), 3);
+    }
+
+    #[test]
+    fn where_tables_have_all_places_rules_find_nothing() {
+        let mut roster = roster(&["a", "b"], 2);
+        let spec = |name: &TenantName| TenantSpec::named(&name.0);
+        assert_eq!(roster.enter(0, "x", "x", Labels::default(), spec), None);
     }
 
     #[test]
@@ -271,6 +291,7 @@ mod tests {
         ) {
             let mut roster = roster(&["t"], limit);
             let mut there: BTreeMap<String, TenantIndex> = BTreeMap::new();
+            let mut now_ns = 0;
             for (thing, name, comes) in steps {
                 let thing = thing.to_string();
                 if comes {
@@ -281,7 +302,8 @@ mod tests {
                 } else if let Some(place) = there.remove(&thing) {
                     prop_assert!(roster.leave(place));
                 }
-                roster.next_period();
+                now_ns += REST_NS / 7;
+                roster.goes_on(now_ns);
                 prop_assert!(roster.places() <= limit.max(2));
                 let places: std::collections::BTreeSet<_> = there.values().collect();
                 prop_assert_eq!(places.len(), there.len());

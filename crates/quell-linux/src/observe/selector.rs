@@ -10,8 +10,8 @@ use super::error::SelectorError;
 use super::qemu;
 use super::sources::{self, Thing};
 use globset::{Glob, GlobBuilder, GlobMatcher};
-use quell_model::TenantName;
 use quell_model::config::{AgentTenant, Each, NamePart, TenantRule, TenantSpec};
+use quell_model::{TenantName, shown};
 use regex::Regex;
 
 /// A tenant's place in the roster; of a table its index in the configuration.
@@ -41,7 +41,7 @@ struct Rule {
 }
 
 /// A glob that tells what its `*` and `**` stand for.
-struct Wildcards(Regex);
+struct Wildcards(regex::bytes::Regex);
 
 /// The tenant of a process.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,7 +78,8 @@ struct Compiled {
 /// The facts about a process that selectors look at.
 #[derive(Default)]
 pub(crate) struct Facts<'a> {
-    pub(crate) pid: u32,
+    /// The first process of the virtual machine that this process runs, if it runs one.
+    pub(crate) leader: u32,
     /// The first tenant whose `pid` selector names this process or an ancestor.
     pub(crate) lineage: Option<TenantIndex>,
     /// The cgroup paths of the process in the hierarchies that count, each starting with `/`.
@@ -265,7 +266,8 @@ impl Rule {
             }
         }
         let labels = rule.finds.labels.iter().map(|(label, value)| {
-            let glob = glob(value);
+            // An empty value is that of a label that the thing has not.
+            let glob = glob_or_empty(value);
             let glob = glob.map_err(|message| error(&format!("labels.{label}"), value, message))?;
             Ok((label.clone(), glob.compile_matcher()))
         });
@@ -279,8 +281,8 @@ impl Rule {
 
     /// The thing that the process belongs to, with its name as a tenant.
     fn find(&self, facts: &Facts<'_>, names: &mut ContainerNames) -> Option<(String, Thing)> {
-        let thing = match self.rule.finds.each {
-            Each::Vm => sources::vm(facts.pid, facts.exe?, facts.cmdline)?,
+        let mut thing = match self.rule.finds.each {
+            Each::Vm => sources::vm(facts.leader, facts.exe?, facts.cmdline)?,
             each => facts.cgroups.iter().find_map(|path| match each {
                 Each::Cgroup => sources::cgroup(path, |it| {
                     self.matches
@@ -290,19 +292,27 @@ impl Rule {
                 Each::Unit => sources::unit(path),
                 Each::Pod => sources::pod(path),
                 Each::Container | Each::Vm => {
-                    let container = sources::container(path)?;
-                    let name = names.of(&container);
+                    let mut container = sources::container(path)?;
+                    let name = names.of(&mut container);
                     Some(container.named(name.as_deref()))
                 }
             })?,
         };
+        let user = facts.cgroups.iter().find_map(|path| sources::user_of(path));
+        if let Some(user) = user {
+            thing.labels.insert("user", user.to_string());
+        }
         let mut wildcards = Vec::new();
         if let Some(glob) = &self.matches {
             wildcards = thing.names.iter().find_map(|it| glob.stand_for(it))?;
         }
+        let asks = |label: &str| self.labels.iter().any(|it| it.0 == label);
+        if user.is_some() && !asks("user") {
+            return None;
+        }
         let fits = self.labels.iter().all(|(label, glob)| {
             let value = thing.labels.get(label.as_str());
-            value.is_some_and(|value| glob.is_match(value))
+            glob.is_match(value.map_or("", |it| it))
         });
         if !fits {
             return None;
@@ -312,10 +322,15 @@ impl Rule {
             NamePart::Label(label) => thing.labels.get(label.as_str()).map_or("", |it| it),
             NamePart::Wildcard(number) => wildcards.get(number - 1).map_or("", |it| it),
         });
+        let mut name: String = parts.collect();
+        if name.is_empty() {
+            let first = thing.labels.get(self.rule.finds.each.labels()[0]);
+            name = first.cloned().unwrap_or_default();
+        }
         // The names of units, containers and machines are not always given by this host's operator.
-        let shown: String = parts.collect();
-        let shown = shown.chars().map(|c| if c.is_control() { '?' } else { c });
-        Some((shown.collect(), thing))
+        let labels = thing.labels.values_mut();
+        labels.for_each(|it| *it = harmless(it));
+        Some((harmless(&name), thing))
     }
 }
 
@@ -326,8 +341,7 @@ impl Wildcards {
             .regex()
             .replace("[^/]*", "([^/]*)")
             .replace(".*", "(.*)");
-        let text = text.trim_start_matches("(?-u)");
-        let regex = Regex::new(text).map_err(|e| format!("is no glob: {e}"))?;
+        let regex = regex::bytes::Regex::new(&text).map_err(|e| format!("is no glob: {e}"))?;
         Ok(Wildcards(regex))
     }
 
@@ -337,20 +351,34 @@ impl Wildcards {
 
     /// What the wildcards stand for in a text; `None` where the glob does not match it.
     fn stand_for(&self, text: &str) -> Option<Vec<String>> {
-        let found = self.0.captures(text)?;
+        let found = self.0.captures(text.as_bytes())?;
         let all = found.iter().skip(1);
+        let all = all.map(|it| it.map_or(&[][..], |it| it.as_bytes()));
         Some(
-            all.map(|it| it.map_or("", |it| it.as_str()).to_string())
+            all.map(|it| String::from_utf8_lossy(it).into_owned())
                 .collect(),
         )
     }
 }
 
+/// The most characters of a tenant's name, and of a label's value.
+const NAME_MOST: usize = 200;
+
+/// A text from outside as a name: not longer than names are, and without what terminals obey.
+fn harmless(text: &str) -> String {
+    let cut: String = text.chars().take(NAME_MOST).collect();
+    shown(&cut).chars().take(NAME_MOST).collect()
+}
+
 /// A glob of which `*` does not match `/`.
 fn glob(text: &str) -> Result<Glob, String> {
-    if text.is_empty() {
-        return Err("is empty and matches nothing".to_string());
+    match text.is_empty() {
+        true => Err("is empty and matches nothing".to_string()),
+        false => glob_or_empty(text),
     }
+}
+
+fn glob_or_empty(text: &str) -> Result<Glob, String> {
     GlobBuilder::new(text)
         .literal_separator(true)
         .backslash_escape(true)
@@ -627,9 +655,39 @@ mod tests {
         }
         assert_eq!(
             found(&rules, "/system.slice/a\u{1b}[31m.service").as_deref(),
-            Some("4:a?[31m.service"),
+            Some(r"4:a\x1b[31m.service"),
             "a name cannot carry a terminal's control characters"
         );
+    }
+
+    #[test]
+    fn what_users_made_is_found_only_where_it_is_asked_for() {
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice/db.service";
+        let of = |label: Option<&str>| {
+            let rule = rule(Each::Unit, |it| {
+                let label = label.map(|it| ("user".to_string(), it.to_string()));
+                it.finds.labels.extend(label);
+            });
+            [user, "/system.slice/db.service"].map(|it| found(&[rule.clone()], it).is_some())
+        };
+        assert_eq!(of(None), [false, true]);
+        assert_eq!(of(Some("*")), [true, true]);
+        assert_eq!(of(Some("1000")), [true, false]);
+        assert_eq!(of(Some("")), [false, true]);
+    }
+
+    #[test]
+    fn names_are_never_empty_and_never_long() {
+        let named = |name: &str, unit: &str| {
+            let rule = rule(Each::Unit, |it| it.spec.name = name.to_string());
+            found(&[rule], &format!("/{unit}")).unwrap()
+        };
+        assert_eq!(named("{slice}", "init.scope"), "0:init.scope");
+        let long = format!("{}.scope", "\u{202e}x".repeat(500));
+        assert_eq!(named("", &long).chars().count(), NAME_MOST + 2);
+        assert!(!named("", &long).contains('\u{202e}'));
+        let umlaut = rule(Each::Unit, |it| it.finds.matches = Some("é*".into()));
+        assert!(found(&[umlaut], "/system.slice/éa.service").is_some());
     }
 
     #[test]
@@ -682,7 +740,7 @@ mod tests {
             pattern: String, path: String, exe: Vec<u8>, cmdline: Vec<u8>,
         ) {
             let facts = Facts {
-                pid: 1, lineage: None, cgroups: &[&path], exe: Some(&exe), cmdline: &cmdline,
+                leader: 1, lineage: None, cgroups: &[&path], exe: Some(&exe), cmdline: &cmdline,
             };
             let names = &mut ContainerNames::none();
             for key in ["cgroup", "unit", "exe", "cmdline", "libvirt"] {

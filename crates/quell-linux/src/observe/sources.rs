@@ -47,33 +47,49 @@ fn components(path: &str) -> impl Iterator<Item = (&str, &str)> {
         })
 }
 
+/// The user whose slice or manager a cgroup's path is below, as systemd names them. What is there, the user
+/// may have made himself, by any name.
+pub(crate) fn user_of(path: &str) -> Option<&str> {
+    let of = |part: &str, before: &str, after: &str| -> bool {
+        let id = part
+            .strip_prefix(before)
+            .and_then(|it| it.strip_suffix(after));
+        id.is_some_and(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let part = components(path).map(|(part, _)| part);
+    let mut parts = part.take_while(|it| it.ends_with(".slice") || it.starts_with("user@"));
+    let part = parts.find(|it| of(it, "user-", ".slice") || of(it, "user@", ".service"))?;
+    let id = part
+        .trim_start_matches("user")
+        .trim_start_matches(['-', '@']);
+    Some(id.trim_end_matches(".slice").trim_end_matches(".service"))
+}
+
 /// systemd's service or scope of a cgroup's path. A user's manager (`user@1000.service`) has units of its
 /// own; below any other unit stands what the unit itself made.
 pub(crate) fn unit(path: &str) -> Option<Thing> {
-    let (mut slice, mut user) = ("", "");
-    let mut found: Option<(&str, &str, &str)> = None;
+    let (mut slice, mut manager) = ("", false);
+    let mut found: Option<(&str, &str)> = None;
     for (part, up_to) in components(path) {
         if part.ends_with(".slice") {
-            slice = part;
+            // A user may call the slices of his own as he likes.
+            slice = if manager { slice } else { part };
             continue;
         }
         if !(part.ends_with(".service") || part.ends_with(".scope")) {
             break;
         }
         // The manager's own processes are in a scope below its service.
-        if !(found.is_some() && part == "init.scope") {
-            found = Some((part, up_to, slice));
+        if !(manager && part == "init.scope") {
+            found = Some((part, up_to));
         }
-        match part
-            .strip_prefix("user@")
-            .and_then(|it| it.strip_suffix(".service"))
-        {
-            Some(id) if user.is_empty() => user = id,
-            _ => break,
+        if manager || !part.starts_with("user@") {
+            break;
         }
+        manager = true;
     }
-    let (unit, up_to, slice) = found?;
-    let labels = [("unit", unit), ("slice", slice), ("user", user)];
+    let (unit, up_to) = found?;
+    let labels = [("unit", unit), ("slice", slice)];
     Some(Thing::new(up_to.to_string(), short_and_full(unit), &labels))
 }
 
@@ -128,9 +144,11 @@ pub(crate) fn container(path: &str) -> Option<Container> {
             return found("containerd", id);
         }
         if is_id(base) {
+            // Without a runtime's name in the path. The kubelet's runtimes name pods above.
             let runtime = match above {
                 "docker" => "docker",
-                _ => "containerd",
+                _ if up_to.contains("/kubepods") => "containerd",
+                _ => "",
             };
             return found(runtime, base);
         }
@@ -165,6 +183,11 @@ pub(crate) fn container(path: &str) -> Option<Container> {
 }
 
 impl Container {
+    /// Whether a user made it.
+    pub(crate) fn is_users(&self) -> bool {
+        user_of(&self.path).is_some()
+    }
+
     /// The container with the name that its runtime has for it.
     pub(crate) fn named(self, name: Option<&str>) -> Thing {
         let short = match is_id(&self.id) {
@@ -173,7 +196,12 @@ impl Container {
         };
         let name = name.unwrap_or(short);
         let names = vec![name.to_string(), self.id.clone(), short.to_string()];
-        let labels = [("name", name), ("runtime", self.runtime), ("id", &self.id)];
+        // containerd's own programs make cgroups with a container's name in them; the bare id is an older way.
+        let runtime = match self.runtime {
+            "" => "containerd",
+            runtime => runtime,
+        };
+        let labels = [("name", name), ("runtime", runtime), ("id", &self.id)];
         Thing::new(self.path.clone(), names, &labels)
     }
 }
@@ -227,7 +255,6 @@ pub(crate) fn pod(path: &str) -> Option<Thing> {
             let names = vec![uid.clone()];
             let labels = [("uid", uid.as_str()), ("qos", qos)];
             let mut pod = Thing::new(up_to.to_string(), names, &labels);
-            pod.id = uid.clone();
             if qos == "best-effort" {
                 pod.class = TenantClass::Batch;
             }
@@ -248,11 +275,12 @@ fn is_uid(text: &str) -> bool {
 /// The program that runs a virtual machine, by the name of the file; `None` of any other program.
 fn vmm(exe: &[u8]) -> Option<&'static str> {
     let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
+    let is = |program: &[u8], variant: &[u8]| name == program || name.starts_with(variant);
     match name {
         _ if qemu::is_qemu(exe) => Some("qemu"),
-        _ if name.starts_with(b"cloud-hypervisor") => Some("cloud-hypervisor"),
-        // A jailer starts it by that name, in a folder of its own.
-        _ if name.starts_with(b"firecracker") => Some("firecracker"),
+        _ if is(b"cloud-hypervisor", b"cloud-hypervisor-") => Some("cloud-hypervisor"),
+        // Releases have the version in the name.
+        _ if is(b"firecracker", b"firecracker-v") => Some("firecracker"),
         b"crosvm" => Some("crosvm"),
         _ => None,
     }
@@ -263,13 +291,14 @@ pub(crate) fn is_vmm(exe: &[u8]) -> bool {
     vmm(exe).is_some()
 }
 
-/// The virtual machine that a process runs, by its program and arguments.
-pub(crate) fn vm(pid: u32, exe: &[u8], cmdline: &[u8]) -> Option<Thing> {
+/// The virtual machine that a process runs, by its program and arguments. `leader` is its first process: names
+/// are given by whoever starts a machine, and need not be unique.
+pub(crate) fn vm(leader: u32, exe: &[u8], cmdline: &[u8]) -> Option<Thing> {
     let vmm = vmm(exe)?;
-    let by_socket = |option| argument(cmdline, option).map(|it| stem(&it));
+    let by_socket = |option| argument(cmdline, option).and_then(|it| socket_name(&it));
     let name = match vmm {
         "qemu" => qemu::guest_name(cmdline),
-        "cloud-hypervisor" => by_socket("--api-socket"),
+        "cloud-hypervisor" => by_socket("--api-socket").or_else(|| by_socket("--event-monitor")),
         "firecracker" => argument(cmdline, "--id"),
         _ => argument(cmdline, "--name")
             .or_else(|| by_socket("--socket"))
@@ -280,13 +309,9 @@ pub(crate) fn vm(pid: u32, exe: &[u8], cmdline: &[u8]) -> Option<Thing> {
         _ => String::new(),
     };
     let name = name.filter(|it| !it.is_empty());
-    let name = name.unwrap_or_else(|| format!("{vmm}-{pid}"));
-    let id = match uuid.is_empty() {
-        true => name.clone(),
-        false => uuid.clone(),
-    };
+    let name = name.unwrap_or_else(|| format!("{vmm}-{leader}"));
     let labels = [("name", name.as_str()), ("vmm", vmm), ("uuid", &uuid)];
-    Some(Thing::new(id, vec![name.clone()], &labels))
+    Some(Thing::new(leader.to_string(), vec![name.clone()], &labels))
 }
 
 /// The value of an option, given as the next argument or behind `=`.
@@ -306,12 +331,24 @@ fn argument(cmdline: &[u8], option: &str) -> Option<String> {
     None
 }
 
-/// The file's name without its ending; Cloud Hypervisor's option may have `path=` before the path.
-fn stem(path: &str) -> String {
-    let path = path.strip_prefix("path=").unwrap_or(path);
-    let name = path.rsplit('/').next().unwrap_or(path);
-    let name = name.split(',').next().unwrap_or(name);
-    name.strip_suffix(".sock").unwrap_or(name).to_string()
+/// The name of a machine by the path of a socket that is made for it: the file's name, or that of its folder
+/// where all machines' sockets have the same name (Kata Containers). `path=` may stand before it (Cloud
+/// Hypervisor); an open file (`fd=`, as libvirt passes it) tells nothing.
+fn socket_name(value: &str) -> Option<String> {
+    let value = value.split(',').next().unwrap_or(value);
+    let path = value.strip_prefix("path=").unwrap_or(value);
+    if path.starts_with("fd=") {
+        return None;
+    }
+    let mut parts = path.rsplit('/');
+    let file = parts.next()?;
+    let name = match file {
+        "clh-api.sock" => parts.next()?,
+        _ => file
+            .trim_end_matches(".sock")
+            .trim_end_matches("-event-monitor-fifo"),
+    };
+    Some(name.to_string()).filter(|it| !it.is_empty())
 }
 
 /// The cgroup of a path that a glob matches first, from the root on, and what its wildcards stand for.
@@ -368,7 +405,7 @@ mod tests {
                 "/user.slice/user-1000.slice/session-3.scope",
                 "session-3.scope",
                 "user-1000.slice",
-                "",
+                "1000",
             ),
             (
                 "/user.slice/user-1000.slice/user@1000.service/init.scope",
@@ -379,7 +416,7 @@ mod tests {
             (
                 "/user.slice/user-1000.slice/user@1000.service/app.slice/web.service",
                 "web.service",
-                "app.slice",
+                "user-1000.slice",
                 "1000",
             ),
             (
@@ -406,7 +443,7 @@ mod tests {
             let got = (
                 label(&found, "unit"),
                 label(&found, "slice"),
-                label(&found, "user"),
+                user_of(path).unwrap_or(""),
             );
             assert_eq!(got, (name, slice, user), "{path}");
         }
@@ -599,77 +636,135 @@ mod tests {
 
     #[test]
     fn machines_by_program_and_arguments() {
-        let uuid = "6f0d3e3c-7c1a-4b43-9d6e-1f8f3a0f5c11";
-        let libvirt = format!("qemu -name guest=web,debug-threads=on -uuid {uuid}");
-        for (exe, line, vmm, name, id) in [
+        let qemu = "/usr/bin/qemu-system-x86_64";
+        let hypervisor = "/usr/bin/cloud-hypervisor";
+        for (exe, line, vmm, name, uuid) in [
             (
-                "/usr/bin/qemu-system-x86_64",
-                libvirt.as_str(),
+                qemu,
+                "qemu -name guest=web,debug-threads=on -uuid 6f0d",
                 "qemu",
                 "web",
-                uuid,
+                "6f0d",
             ),
             (
-                "/usr/bin/qemu-system-x86_64",
+                qemu,
                 "qemu -id 100 -name db,debug-threads=on",
                 "qemu",
                 "db",
-                "db",
+                "",
             ),
+            (qemu, "qemu -S", "qemu", "qemu-7", ""),
             (
-                "/usr/bin/qemu-system-x86_64",
-                "qemu -S",
-                "qemu",
-                "qemu-7",
-                "qemu-7",
-            ),
-            (
-                "/usr/bin/cloud-hypervisor",
+                hypervisor,
                 "ch --api-socket path=/run/a.sock",
                 "cloud-hypervisor",
                 "a",
-                "a",
+                "",
             ),
             (
-                "/usr/bin/cloud-hypervisor-static",
+                "/opt/cloud-hypervisor-static",
                 "ch --api-socket=/run/b.sock",
                 "cloud-hypervisor",
                 "b",
-                "b",
+                "",
+            ),
+            // Kata Containers, and libvirt.
+            (
+                hypervisor,
+                "ch --api-socket /run/vc/vm/c1/clh-api.sock",
+                "cloud-hypervisor",
+                "c1",
+                "",
+            ),
+            (
+                hypervisor,
+                "ch --api-socket fd=22 --event-monitor path=/run/d-event-monitor-fifo",
+                "cloud-hypervisor",
+                "d",
+                "",
+            ),
+            (
+                hypervisor,
+                "ch --api-socket fd=22",
+                "cloud-hypervisor",
+                "cloud-hypervisor-7",
+                "",
             ),
             (
                 "/firecracker",
                 "/firecracker --id fn-1 --start-time-us 3",
                 "firecracker",
                 "fn-1",
-                "fn-1",
+                "",
+            ),
+            (
+                "/opt/firecracker-v1.12.0-x86_64",
+                "fc --id=x",
+                "firecracker",
+                "x",
+                "",
             ),
             (
                 "/usr/bin/crosvm",
                 "crosvm run --name x -m 2",
                 "crosvm",
                 "x",
-                "x",
+                "",
             ),
             (
                 "/usr/bin/crosvm",
                 "crosvm run -s /tmp/y.sock",
                 "crosvm",
                 "y",
-                "y",
+                "",
             ),
         ] {
             let line = line.replace(' ', "\0");
             let found = vm(7, exe.as_bytes(), line.as_bytes());
-            assert_eq!(
-                (label(&found, "vmm"), label(&found, "name")),
-                (vmm, name),
-                "{line}"
-            );
-            assert_eq!(found.unwrap().id, id, "{line}");
+            let labels = ["vmm", "name", "uuid"].map(|it| label(&found, it));
+            assert_eq!(labels, [vmm, name, uuid], "{line}");
+            assert_eq!(found.unwrap().id, "7", "names need not be unique");
         }
-        assert_eq!(vm(7, b"/usr/bin/less", b"less\0--name\0x"), None);
-        assert_eq!(vm(7, b"/usr/bin/qemu-img", b"qemu-img"), None);
+        for other in [
+            "/usr/bin/less",
+            "/usr/bin/qemu-img",
+            "/usr/bin/firecracker-containerd",
+            "/x/cloud-hypervisor2",
+        ] {
+            assert_eq!(
+                vm(7, other.as_bytes(), b"x\0--name\0y\0--id\0z"),
+                None,
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_user_made_is_told_apart() {
+        for (path, user) in [
+            ("/user.slice/user-1000.slice/session-3.scope", Some("1000")),
+            (
+                "/user.slice/user-0.slice/user@0.service/system.slice/db.service",
+                Some("0"),
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/kubepods/pod7",
+                Some("1000"),
+            ),
+            ("/user.slice", None),
+            ("/system.slice/db.service", None),
+            ("/system.slice/db.service/user-1000.slice", None),
+            ("/user.slice/user-x.slice/a.scope", None),
+        ] {
+            assert_eq!(user_of(path), user, "{path}");
+        }
+        // A user names the slices of his own manager.
+        let path = "/user.slice/user-1000.slice/user@1000.service/system.slice/db.service";
+        assert_eq!(label(&unit(path), "slice"), "user-1000.slice");
+        // A folder of a user's with a pod's uid is not the pod.
+        let [real, made] = ["", "/user.slice/user-1000.slice/user@1000.service"]
+            .map(|above| pod(&format!("{above}/kubepods/pod{UID}")).unwrap());
+        assert_ne!(real.id, made.id);
     }
 
     #[test]

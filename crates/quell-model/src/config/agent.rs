@@ -216,14 +216,21 @@ impl AgentFile {
             mechanisms: Vec::new(),
             ..AgentSettings::default()
         };
-        // From the inside out: a machine of libvirt is in a unit too, and so is a container.
+        // From the inside out: a machine of libvirt is in a unit too, and so is a container. To observe does
+        // no harm to what users made.
         let each = [Each::Vm, Each::Pod, Each::Container, Each::Unit];
+        let rule = |each| {
+            let mut rule = TenantRule::all(each);
+            let all = ("user".to_string(), "*".to_string());
+            rule.finds.labels.extend([all]);
+            rule
+        };
         AgentFile {
             agent,
             asymmetry: AsymmetrySettings::default(),
             criticality: CriticalitySettings::default(),
             tenants: Vec::new(),
-            rules: each.into_iter().map(TenantRule::all).collect(),
+            rules: each.into_iter().map(rule).collect(),
         }
     }
 
@@ -336,7 +343,6 @@ fn check_tenants<'a>(
     for (index, rule) in rules.iter().enumerate() {
         let key = format!("tenants[{index}]");
         rule.check(file, &key)?;
-        promises(&key, rule.spec.criticality)?;
     }
     Ok(())
 }

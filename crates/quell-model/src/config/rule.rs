@@ -32,7 +32,9 @@ pub struct Finds {
     /// A glob that the thing's name matches; not given: all of the kind. `*` does not cross `/`, `**` does.
     #[serde(rename = "match")]
     pub matches: Option<String>,
-    /// For some labels of the thing, a glob that the label's value matches.
+    /// For some labels of the thing, a glob that the label's value matches; a label that the thing has not is
+    /// empty. What is below a user's slice is only found where `user` is among them: its owner may have given
+    /// it any name.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -81,10 +83,10 @@ impl Each {
     pub const fn labels(self) -> &'static [&'static str] {
         match self {
             Each::Unit => &["unit", "slice", "user"],
-            Each::Cgroup => &["cgroup", "path"],
-            Each::Container => &["name", "runtime", "id"],
-            Each::Vm => &["name", "vmm", "uuid"],
-            Each::Pod => &["uid", "qos"],
+            Each::Cgroup => &["cgroup", "path", "user"],
+            Each::Container => &["name", "runtime", "id", "user"],
+            Each::Vm => &["name", "vmm", "uuid", "user"],
+            Each::Pod => &["uid", "qos", "user"],
         }
     }
 
@@ -214,6 +216,10 @@ impl TenantRule {
                 return error(&format!("labels.{label}"), message);
             }
         }
+        if self.spec.criticality.is_some() {
+            let message = "is for `[[tenant]]` tables: promises to tenants that rules find would not outlive a reload";
+            return error("criticality", message.to_string());
+        }
         // What the keys demand of a tenant, whatever its name.
         TenantSpec {
             name: "found".to_string(),
@@ -334,7 +340,7 @@ mod tests {
             ("each = \"unit\"\npid = 3\n", "unknown field `pid`"),
             (
                 "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1\n",
-                "needs `criticality` in agent.policy",
+                "is for `[[tenant]]` tables",
             ),
         ] {
             let error = rule(text).unwrap_err();

@@ -91,7 +91,7 @@ pub fn check(check: &Check) -> anyhow::Result<()> {
              and unit would be a tenant"
         ),
     }?;
-    for missing in quell_agent::missing_privileges(&file.tenants) {
+    for missing in quell_agent::missing_privileges(&file) {
         writeln!(out, "{} is missing: {}", missing.what, missing.remedy)?;
     }
     writeln!(
