@@ -362,6 +362,9 @@ fn waits(to: &mut DescriptorEncoder, totals: &[Arc<TenantSums>]) -> fmt::Result 
         add("bandwidth", "", by.bandwidth_ns);
         add("steal", "", by.steal_ns);
         add("unknown", "", by.unknown_ns);
+        if by.others_ns > 0 {
+            add("others", "", by.others_ns);
+        }
         for (other, ns) in &by.tenants {
             add("tenant", other.as_str(), *ns);
         }

@@ -21,6 +21,10 @@ const CHECKPOINT_NS: u64 = 1_000_000_000;
 /// How far apart checkpoints may be, as a part of how old they are.
 const COARSE: f64 = 0.25;
 
+/// The tenants that are listed of those that had the CPU while one waited: this many, and up to twice as many
+/// in between.
+const CAUSES_MOST: usize = 24;
+
 /// The longest window, in seconds.
 pub const MAX_WINDOW_S: u32 = 60;
 
@@ -291,11 +295,15 @@ impl TenantSums {
             sum.bandwidth_ns += waits.bandwidth_ns;
             sum.steal_ns += waits.steal_ns;
             sum.unknown_ns += waits.unknown_ns;
+            sum.others_ns += waits.others_ns;
             for (name, ns) in &waits.tenants {
                 match sum.tenants.binary_search_by(|(other, _)| other.cmp(name)) {
                     Ok(at) => sum.tenants[at].1 += ns,
                     Err(at) => sum.tenants.insert(at, (name.clone(), *ns)),
                 }
+            }
+            if sum.tenants.len() > 2 * CAUSES_MOST {
+                sum.list_at_most(CAUSES_MOST);
             }
         }
         if let Some(occasions) = &tenant.occasions {
@@ -319,13 +327,17 @@ impl TenantSums {
                 let at = from.tenants.binary_search_by(|(other, _)| other.cmp(name));
                 at.map_or(0, |at| from.tenants[at].1)
             };
-            let tenants = now
-                .tenants
-                .iter()
-                .map(|(name, ns)| (name.clone(), ns - before(name)));
+            // A tenant that left the list and came back has less now; what is missing is the others'.
+            let since =
+                |(name, ns): &(TenantName, u64)| (name.clone(), ns.saturating_sub(before(name)));
+            let tenants = now.tenants.iter().map(since);
+            let tenants: Vec<_> = tenants.filter(|(_, ns)| *ns > 0).collect();
+            let listed: u64 = tenants.iter().map(|it| it.1).sum();
+            let all = now.tenants_ns().saturating_sub(from.tenants_ns());
             WaitBreakdown {
                 own_ns: now.own_ns - from.own_ns,
-                tenants: tenants.filter(|(_, ns)| *ns > 0).collect(),
+                tenants,
+                others_ns: all.saturating_sub(listed),
                 host_ns: now.host_ns - from.host_ns,
                 bandwidth_ns: now.bandwidth_ns - from.bandwidth_ns,
                 steal_ns: now.steal_ns - from.steal_ns,
@@ -484,6 +496,39 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_very_many_tenants_those_that_had_the_cpu_longest_are_listed() {
+        let mut totals = Totals::default();
+        let names: Vec<String> = (0..200).map(|n| format!("t{n:03}")).collect();
+        for seq in 0..300u64 {
+            let mut one = snapshot(seq, &[("a", 1)]);
+            one.period_ns = 100_000_000;
+            // The first two always; of the others one in each period.
+            let turn = names[2 + seq as usize % 198].as_str();
+            let by = [("t000", 5_000), ("t001", 3_000), (turn, 1_000)];
+            one.tenants[0].waits = Some(waits(0, &by));
+            totals.add(&one);
+        }
+        let total = totals
+            .total()
+            .tenant(&"a".into())
+            .unwrap()
+            .waits
+            .clone()
+            .unwrap();
+        assert!(total.tenants.len() <= 2 * CAUSES_MOST);
+        assert_eq!(total.tenants_ns(), 300 * 9_000);
+        assert_eq!(
+            total.tenants[..2],
+            [("t000".into(), 1_500_000), ("t001".into(), 900_000)]
+        );
+        let sums = totals.window(20_000_000_000).sums();
+        let periods = sums.length_ns / 100_000_000;
+        let within = sums.tenant(&"a".into()).unwrap().waits.clone().unwrap();
+        assert_eq!(within.tenants_ns(), periods * 9_000);
+        assert_eq!(within.tenants[0], ("t000".into(), periods * 5_000));
     }
 
     #[test]

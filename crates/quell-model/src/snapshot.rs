@@ -295,8 +295,12 @@ pub enum SchedClass {
 pub struct WaitBreakdown {
     /// Threads of the same tenant ran.
     pub own_ns: u64,
-    /// Threads of another tenant ran, for each; tenants that caused no wait are left out. Ascending by name.
+    /// Threads of another tenant ran, for each of those that had the CPU longest; tenants that caused no wait
+    /// are left out. Ascending by name.
     pub tenants: Vec<(TenantName, u64)>,
+    /// Threads of tenants ran that are not in `tenants`.
+    #[serde(default)]
+    pub others_ns: u64,
     /// Threads of no tenant ran, the kernel's own among them.
     pub host_ns: u64,
     /// A CPU bandwidth limit (`cpu.max`) throttled the waiting thread's cgroup.
@@ -313,10 +317,27 @@ impl WaitBreakdown {
         self.total_ns() - self.bandwidth_ns
     }
 
+    /// The time for which other tenants had the CPU, in ns.
+    pub fn tenants_ns(&self) -> u64 {
+        self.tenants.iter().map(|(_, ns)| ns).sum::<u64>() + self.others_ns
+    }
+
+    /// Lists at most this many tenants, those that had the CPU longest.
+    pub fn list_at_most(&mut self, most: usize) {
+        if self.tenants.len() <= most {
+            return;
+        }
+        self.tenants
+            .sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        let rest = self.tenants.drain(most..);
+        self.others_ns += rest.map(|it| it.1).sum::<u64>();
+        self.tenants.sort_unstable();
+    }
+
     /// All waiting time, in ns.
     pub fn total_ns(&self) -> u64 {
         self.own_ns
-            + self.tenants.iter().map(|(_, ns)| ns).sum::<u64>()
+            + self.tenants_ns()
             + self.host_ns
             + self.bandwidth_ns
             + self.steal_ns

@@ -149,6 +149,7 @@ impl AgentChild {
             add("bandwidth", breakdown.bandwidth_ns);
             add("steal", breakdown.steal_ns);
             add("unknown", breakdown.unknown_ns);
+            add("others", breakdown.others_ns);
         }
         let status = self.status()?;
         let log = AgentLog {

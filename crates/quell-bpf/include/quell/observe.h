@@ -125,8 +125,8 @@ struct cpu_log {
 };
 
 /*
- * A tenant's ready time by cause, in ns. With many tenants most causes do not change from one reading to the next:
- * a bit says which did. The reader clears the bits before it reads the times.
+ * A tenant's ready time by cause, in ns. With many tenants most causes do not change from one reading to the
+ * next: a bit says which did. The reader clears the bits before it reads the times.
  */
 struct wait_row {
 	__u64 changed[CAUSE_WORDS];

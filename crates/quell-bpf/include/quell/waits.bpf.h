@@ -105,7 +105,10 @@ static __always_inline void charge_part(struct wait_row *row, u64 who, u64 ns)
 		return;
 	u64 bit = 1ULL << (who % CAUSE_BITS);
 	u64 *changed = &row->changed[who / CAUSE_BITS];
-	/* The time before the bit: a reader that clears a bit that was set already reads a time with this part. */
+	/*
+	 * The time before the bit: a reader that clears a bit that was set already reads a time with this
+	 * part.
+	 */
 	__sync_fetch_and_add(&row->ns[who], ns);
 	if (!(*(volatile u64 *)changed & bit))
 		__sync_fetch_and_or(changed, bit);

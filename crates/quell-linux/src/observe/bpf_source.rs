@@ -36,6 +36,10 @@ const PERIODS_PER_REFRESH: u64 = 128;
 /// sample: nothing changed in that period, in the next one and in this one.
 const QUIET: u8 = 3;
 
+/// The most tenants that a tenant's waits of a period are put down to by name. On a host of many tenants a
+/// thread waits for hundreds of others a little each.
+const CAUSES_MOST: usize = 16;
+
 pub(crate) struct BpfSource {
     monitor: Monitor,
     /// For each tenant, the processes assigned to it in the monitor.
@@ -702,7 +706,8 @@ fn breakdown(own: TenantIndex, parts: &[(u16, u64)], roster: &Roster) -> WaitBre
             },
         }
     }
-    waits.tenants.sort();
+    waits.tenants.sort_unstable();
+    waits.list_at_most(CAUSES_MOST);
     waits
 }
 
@@ -1004,6 +1009,7 @@ mod tests {
         let expected = WaitBreakdown {
             own_ns: 20,
             tenants: vec![("bat".into(), 6), ("zoo".into(), 4)],
+            others_ns: 0,
             host_ns: 5,
             bandwidth_ns: 11,
             steal_ns: 12,

@@ -33,9 +33,9 @@ struct Known {
 
 impl Causes {
     /// Divides `waited_ns` between the causes. The result is ascending by cause, without causes of 0 ns.
-    /// `counted` has the counters of waits that ended, of the causes whose counter changed since the last call
-    /// at least; `going_on`, ascending by cause, is what waits that go on add to them up to now. Time that they
-    /// do not account for goes to the cause `unknown`.
+    /// `counted` has the counters of waits that ended, of the causes whose counter changed since the last
+    /// call at least; `going_on`, ascending by cause, is what waits that go on add to them up to now. Time
+    /// that they do not account for goes to the cause `unknown`.
     pub(crate) fn divide(
         &mut self,
         counted: impl Iterator<Item = (u16, u64)>,

@@ -530,8 +530,8 @@ impl Discovery {
     }
 }
 
-/// The first of the processes that run a virtual machine with this one: its nearest ancestors that run the same
-/// program.
+/// The first of the processes that run a virtual machine with this one: its nearest ancestors that run the
+/// same program.
 fn leader(
     processes: &BTreeMap<u32, Process>,
     root: &str,

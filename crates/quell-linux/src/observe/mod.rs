@@ -104,8 +104,8 @@ impl View {
     }
 }
 
-/// How many tenants there may be with a configuration: as many as can be told apart where rules find them, else
-/// those of the tables.
+/// How many tenants there may be with a configuration: as many as can be told apart where rules find them,
+/// else those of the tables.
 fn places_for(tenants: &[AgentTenant], rules: &[TenantRule]) -> usize {
     match rules.is_empty() {
         true => tenants.len().max(1),

@@ -196,7 +196,8 @@ impl Container {
         };
         let name = name.unwrap_or(short);
         let names = vec![name.to_string(), self.id.clone(), short.to_string()];
-        // containerd's own programs make cgroups with a container's name in them; the bare id is an older way.
+        // containerd's own programs make cgroups with a container's name in them; the bare id is an older
+        // way.
         let runtime = match self.runtime {
             "" => "containerd",
             runtime => runtime,
@@ -291,8 +292,8 @@ pub(crate) fn is_vmm(exe: &[u8]) -> bool {
     vmm(exe).is_some()
 }
 
-/// The virtual machine that a process runs, by its program and arguments. `leader` is its first process: names
-/// are given by whoever starts a machine, and need not be unique.
+/// The virtual machine that a process runs, by its program and arguments. `leader` is its first process:
+/// names are given by whoever starts a machine, and need not be unique.
 pub(crate) fn vm(leader: u32, exe: &[u8], cmdline: &[u8]) -> Option<Thing> {
     let vmm = vmm(exe)?;
     let by_socket = |option| argument(cmdline, option).and_then(|it| socket_name(&it));

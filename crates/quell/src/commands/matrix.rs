@@ -43,7 +43,7 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
             let at = waits.tenants.binary_search_by(|(other, _)| other.cmp(name));
             at.map_or(0, |at| waits.tenants[at].1)
         };
-        let all: u64 = waits.tenants.iter().map(|(_, ns)| ns).sum();
+        let all = waits.tenants_ns();
         let shown: u64 = columns.iter().map(of).sum();
         let mut cells = vec![
             short(&row.tenant),
@@ -139,6 +139,7 @@ mod tests {
         let web = WaitBreakdown {
             own_ns: 20_000_000,
             tenants: vec![("img".into(), 100_000_000), ("tiny".into(), 1_000_000)],
+            others_ns: 0,
             host_ns: 40_000_000,
             bandwidth_ns: 3_000_000,
             steal_ns: 39_000_000,

@@ -62,8 +62,8 @@ pub const EVENT_BYTES: usize = size_of::<ProcessEvent>();
 pub const OCCASIONS_BYTES: usize = size_of::<TenantOccasions>();
 
 impl WaitRow {
-    /// Brings `times`, ascending by cause, up to date with the causes whose times changed since the last call,
-    /// and lists these in `changed`.
+    /// Brings `times`, ascending by cause, up to date with the causes whose times changed since the last
+    /// call, and lists these in `changed`.
     pub fn read_changed(&self, times: &mut Vec<(u16, u64)>, changed: &mut Vec<u16>) {
         changed.clear();
         for (word, bits) in self.changed.iter().enumerate() {
