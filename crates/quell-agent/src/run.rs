@@ -66,6 +66,10 @@ pub fn prove(
 ) -> Result<Proof, AgentError> {
     let (mut agent, clock) = start(options, true)?;
     let facts = agent.state.status(1);
+    if facts.mechanisms.is_empty() {
+        let text = "`policy` of [agent] is empty, so that the agent changes nothing";
+        return Err(AgentError::NothingToProve(text.into()));
+    }
     if let Some(reason) = facts.not_acting_reason {
         return Err(AgentError::NothingToProve(format!(
             "nothing can be changed here: {reason}"
@@ -74,10 +78,6 @@ pub fn prove(
     if let Some(reason) = facts.fallback_reason {
         let text = format!("responses are seen by BPF only: {reason}");
         return Err(AgentError::NothingToProve(text));
-    }
-    if facts.mechanisms.is_empty() {
-        let text = "`policy` of [agent] is empty, so that the agent changes nothing";
-        return Err(AgentError::NothingToProve(text.into()));
     }
     let mut clock = ProofClock {
         clock,
@@ -214,9 +214,10 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         None => assembler.make(config, observer.as_ref(), None, &[], None),
     }?;
     // The limits concern stock interfaces only.
+    let acts = !parts.facts.mechanisms.is_empty();
     let stock = actuator
         .as_ref()
-        .filter(|it| it.backend() == Backend::Stock);
+        .filter(|it| acts && it.backend() == Backend::Stock);
     for note in stock.and(limits.as_ref()).into_iter().flatten() {
         info!("{note}");
     }
@@ -336,7 +337,10 @@ impl Assemble for Assembler {
             },
             source: observer.source(),
             fallback_reason,
-            not_acting_reason: self.not_acting.clone(),
+            not_acting_reason: match config.agent.mechanisms.is_empty() {
+                true => Some("no mechanism is configured (`policy` of [agent])".to_string()),
+                false => self.not_acting.clone(),
+            },
             missing: missing(self.privileges, &config, self.capabilities.as_ref()),
             criticality: config
                 .agent
@@ -370,6 +374,7 @@ fn choose(
             return Err(AgentError::NoScheduler(reason.clone()));
         }
         (Some(_), Backend::Stock) => {}
+        _ if config.agent.mechanisms.is_empty() => info!("only observing"),
         (Some(reason), _) => info!("acting through stock interfaces: {reason}"),
     }
     Ok(choice)

@@ -139,7 +139,8 @@ pub fn head(status: &Status) -> String {
     if let Some(reason) = &status.fallback_reason {
         let _ = writeln!(text, "no BPF: {reason}");
     }
-    if let (Backend::Stock, Some(reason)) = (status.backend, &status.backend_reason) {
+    let acts = !status.mechanisms.is_empty();
+    if let (true, Backend::Stock, Some(reason)) = (acts, status.backend, &status.backend_reason) {
         let _ = writeln!(text, "no scheduler: {reason}");
     }
     for missing in &status.missing {
