@@ -668,7 +668,8 @@ mod tests {
                 let label = label.map(|it| ("user".to_string(), it.to_string()));
                 it.finds.labels.extend(label);
             });
-            [user, "/system.slice/db.service"].map(|it| found(&[rule.clone()], it).is_some())
+            [user, "/system.slice/db.service"]
+                .map(|it| found(std::slice::from_ref(&rule), it).is_some())
         };
         assert_eq!(of(None), [false, true]);
         assert_eq!(of(Some("*")), [true, true]);
