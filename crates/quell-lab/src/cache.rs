@@ -29,6 +29,27 @@ use std::{env, process};
 /// The suite that QEMU and busybox come from.
 const TOOLS_SUITE: &str = "trixie";
 
+/// What every system has: what Debian's own smallest installation would have, without what installs.
+const SYSTEM_PACKAGES: [&str; 17] = [
+    "base-files",
+    "bash",
+    "coreutils",
+    "dbus",
+    "findutils",
+    "gawk",
+    "grep",
+    "iproute2",
+    "mount",
+    "procps",
+    "sed",
+    "systemd",
+    "systemd-sysv",
+    "tar",
+    "udev",
+    "util-linux",
+    "libelf1t64",
+];
+
 /// The lock of a process that fetches packages.
 const FETCHING: &str = "lock";
 
@@ -192,6 +213,48 @@ impl Lab {
         Qemu::in_root(&root)
     }
 
+    /// A Debian system with systemd and these packages, unpacked; fetched where it is not in the cache. The
+    /// packages' own scripts do not run, so nothing here needs root, and nothing of this machine is in it.
+    ///
+    /// # Errors
+    /// Where it cannot be fetched, as [`Lab::fetch_kernel`].
+    pub fn system(
+        &self,
+        packages: &[String],
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, LabError> {
+        let item = system_item(packages);
+        if let Some(root) = self.current(&item) {
+            return Ok(root);
+        }
+        let _lock = self.lock(FETCHING)?;
+        let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
+        archive.update(progress)?;
+        let version = archive.version("systemd")?;
+        let fill = |root: &Path| {
+            let more = packages.iter().map(String::as_str);
+            let all: Vec<&str> = SYSTEM_PACKAGES.into_iter().chain(more).collect();
+            archive.unpack_closure(&all, root, progress)?;
+            // Half of what is unpacked is to be read by people; guests have it in memory.
+            for part in ["doc", "info", "lintian", "locale", "man"] {
+                let part = root.join("usr/share").join(part);
+                match fs::remove_dir_all(&part) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                        return Err(LabError::io(&part)(e));
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        };
+        self.install(&item, &version, fill)
+    }
+
+    /// Whether a system with these packages is in the cache.
+    pub fn has_system(&self, packages: &[String]) -> bool {
+        self.current(&system_item(packages)).is_some()
+    }
+
     /// The static busybox that is the guest's userland; fetched where it is not in the cache.
     ///
     /// # Errors
@@ -296,6 +359,17 @@ impl Lab {
             let _ = fs::remove_dir_all(before);
         }
         Ok(target)
+    }
+}
+
+/// The name of a system with these packages in the cache.
+fn system_item(packages: &[String]) -> String {
+    let mut packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    match packages.is_empty() {
+        true => "system".to_string(),
+        false => format!("system-{}", packages.join("-")),
     }
 }
 

@@ -23,6 +23,36 @@ use std::process::Command;
 /// The guest's first process.
 const INIT: &str = include_str!("../../../lab/init");
 
+/// What runs the guest's command.
+const SERVE: &str = include_str!("../../../lab/serve");
+
+/// Where the image has a whole system, which takes the place of the image's own.
+const HOST: &str = "host";
+
+/// Modules that a system's programs expect to be loaded on demand: there is no modprobe in the guest.
+const HOST_MODULES: [&str; 5] = ["overlay", "veth", "bridge", "tun", "autofs4"];
+
+/// The unit that runs the guest's command, once systemd has started what it starts.
+const UNIT: &str = "[Unit]
+Description=The lab's command
+[Service]
+Type=idle
+ExecStart=/lab/busybox sh /lab/serve
+StandardOutput=journal+console
+StandardError=journal+console
+";
+
+/// systemd's units that would only delay the guest: they bring caches up to date, or wait for devices.
+const IDLE_UNITS: [&str; 7] = [
+    "getty.target",
+    "ldconfig.service",
+    "serial-getty@ttyS0.service",
+    "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service",
+    "systemd-journal-flush.service",
+    "systemd-udev-trigger.service",
+];
+
 /// Modules for the guest's output, where they are not built into the kernel.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
@@ -45,6 +75,8 @@ pub struct Image {
     /// Small texts that differ between guests of the same programs: its command, a scenario.
     given: BTreeMap<PathBuf, Node>,
     can_go_on: bool,
+    /// Whether a whole system is in the image, and files of the user's go into that.
+    is_system: bool,
 }
 
 impl Image {
@@ -57,6 +89,7 @@ impl Image {
             nodes: BTreeMap::new(),
             given: BTreeMap::new(),
             can_go_on: false,
+            is_system: false,
         };
         for (link, target) in [
             ("bin", "usr/bin"),
@@ -84,6 +117,7 @@ impl Image {
             image.dir(Path::new(dir));
         }
         image.bytes(Path::new("/init"), INIT.as_bytes(), 0o755);
+        image.bytes(Path::new("/lab/serve"), SERVE.as_bytes(), 0o644);
         image.file(busybox, Path::new("/bin/busybox"))?;
         for shell in ["sh", "cat", "mount"] {
             image.link(&Path::new("/bin").join(shell), Path::new("busybox"));
@@ -139,6 +173,82 @@ impl Image {
             self.bytes(Path::new(&format!("{to}/{index:02}-{name}")), bytes, 0o644);
         }
         Ok(modules.len())
+    }
+
+    /// Makes the guest a host: the unpacked packages below `root`, with systemd as the first process. Files
+    /// that are put into the guest from now on go into that system.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] where a file of the system or a module of the kernel cannot be read.
+    pub fn system(&mut self, root: &Path, kernel: &Kernel) -> Result<(), LabError> {
+        self.modules(kernel, &HOST_MODULES, "/lab/modules")?;
+        self.linked_tree(root, Path::new(HOST))?;
+        self.is_system = true;
+        for (file, text) in [
+            ("/etc/hostname", "quell-lab\n"),
+            ("/etc/machine-id", ""),
+            ("/etc/systemd/system/quell-lab.service", UNIT),
+            // tmpfs, which the guest's files are on, is no place for overlays.
+            (
+                "/etc/containers/storage.conf",
+                "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
+                 graphroot = \"/var/lib/containers/storage\"\n",
+            ),
+            (
+                "/etc/containers/policy.json",
+                "{\"default\":[{\"type\":\"insecureAcceptAnything\"}]}\n",
+            ),
+            (
+                "/etc/passwd",
+                "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+            ),
+            ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+            ("/etc/shadow", "root:*:19000:0:99999:7:::\n"),
+        ] {
+            self.bytes(Path::new(file), text.as_bytes(), 0o644);
+        }
+        if let Some(config) = &kernel.config {
+            let at = format!("/boot/config-{}", kernel.release);
+            self.file(config, Path::new(&at))?;
+        }
+        let units = Path::new("/etc/systemd/system");
+        for unit in IDLE_UNITS {
+            self.link(&units.join(unit), Path::new("/dev/null"));
+        }
+        let target = Path::new("/usr/lib/systemd/system/multi-user.target");
+        self.link(&units.join("default.target"), target);
+        let unit = units.join("multi-user.target.wants/quell-lab.service");
+        self.link(&unit, Path::new("../quell-lab.service"));
+        // Packages' scripts would decide which programs these are.
+        for (name, program) in [("sh", "bash"), ("awk", "gawk")] {
+            self.link(&Path::new("/usr/bin").join(name), Path::new(program));
+        }
+        for dir in ["/root", "/proc", "/sys", "/dev", "/run", "/tmp"] {
+            self.dir(Path::new(dir));
+        }
+        Ok(())
+    }
+
+    /// Puts a folder and its content into the guest as they are, links too; `to` is a place in the archive.
+    fn linked_tree(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
+        self.nodes.insert(to.to_path_buf(), Node::Dir);
+        for entry in fs::read_dir(from).map_err(LabError::io(from))? {
+            let entry = entry.map_err(LabError::io(from))?;
+            let (path, to) = (entry.path(), to.join(entry.file_name()));
+            let metadata = fs::symlink_metadata(&path).map_err(LabError::io(&path))?;
+            let kind = metadata.file_type();
+            if kind.is_dir() {
+                self.linked_tree(&path, &to)?;
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).map_err(LabError::io(&path))?;
+                self.nodes.insert(to, Node::Link(target));
+            } else if kind.is_file() {
+                let executable = metadata.permissions().mode() & 0o111 != 0;
+                let mode = if executable { 0o755 } else { 0o644 };
+                self.nodes.insert(to, Node::File(path, mode));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a guest with this kernel can go on from a snapshot.
@@ -318,14 +428,23 @@ impl Image {
         self.insert(at, Node::Link(target.to_path_buf()));
     }
 
+    /// The place of a guest's path in the archive.
+    fn at(&self, path: &Path) -> PathBuf {
+        let own = path.starts_with("/lab");
+        match self.is_system && !own {
+            true => Path::new(HOST).join(place(path)),
+            false => place(path),
+        }
+    }
+
     fn dir(&mut self, at: &Path) {
-        let at = place(at);
+        let at = self.at(at);
         self.parents(&at);
         self.nodes.entry(at).or_insert(Node::Dir);
     }
 
     fn insert(&mut self, at: &Path, node: Node) {
-        let at = place(at);
+        let at = self.at(at);
         self.parents(&at);
         self.nodes.insert(at, node);
     }
@@ -346,7 +465,7 @@ impl Image {
             program = words.next().unwrap_or_default();
         }
         let name = Path::new(program).file_name().unwrap_or_default();
-        let at = place(Path::new(program));
+        let at = self.at(Path::new(program));
         if name == "sh" || name == "busybox" || self.nodes.contains_key(&at) {
             return Ok(());
         }
@@ -377,7 +496,11 @@ impl Image {
             path: program.to_path_buf(),
             problem: format!("needs {missing}, which is not on this machine"),
         })? {
-            self.file(Path::new(library), Path::new(library))?;
+            // A system has its own libraries, and a program that was built here runs with newer ones.
+            let there = self.is_system && self.nodes.contains_key(&self.at(Path::new(library)));
+            if !there {
+                self.file(Path::new(library), Path::new(library))?;
+            }
         }
         Ok(())
     }
@@ -523,6 +646,7 @@ mod tests {
             nodes: BTreeMap::new(),
             given: BTreeMap::new(),
             can_go_on: false,
+            is_system: false,
         }
     }
 

@@ -481,6 +481,9 @@ pub enum Lab {
         /// these, or all the lab knows; 5 to 15 minutes of CPU time each
         #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..)]
         peers: Option<Vec<String>>,
+        /// Also the Debian system of `quell lab host`, about 60 MB
+        #[arg(long)]
+        system: bool,
     },
     /// Boot a kernel, run a command under it, and end with the command's exit code
     ///
@@ -488,6 +491,12 @@ pub enum Lab {
     /// and quell on its path, and the loopback interface as its only network. What it writes to the
     /// folder $OUT comes back.
     Run(LabRun),
+    /// Boot a Debian system with systemd as its first process, and run a command in it
+    ///
+    /// A host as operators have it: systemd, cgroup v2, and the packages that are asked for, as Debian has
+    /// them, but unpacked only: their installation scripts do not run. The command is a unit
+    /// (quell-lab.service), as root in /root. What it writes to the folder $OUT comes back.
+    Host(LabHost),
     /// Boot a kernel and open a shell under it; `exit` ends it, as Ctrl-A X does
     Shell {
         /// What the guest is made of.
@@ -515,6 +524,17 @@ pub struct LabRun {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<String>,
+}
+
+/// Arguments of `quell lab host`.
+#[derive(Debug, Args)]
+pub struct LabHost {
+    /// A package to have, with all that it depends on; may be given several times
+    #[arg(long = "package", value_name = "NAME")]
+    pub packages: Vec<String>,
+    /// The guest and its command.
+    #[command(flatten)]
+    pub run: LabRun,
 }
 
 /// What a guest is made of.

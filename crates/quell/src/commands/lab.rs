@@ -20,15 +20,18 @@ use std::time::Duration;
 /// end.
 pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
-        LabCommand::Setup { kernel, peers } => {
-            setup(kernel, peers.as_deref()).map(|()| ExitCode::SUCCESS)
-        }
-        LabCommand::Run(run) => run_command(run),
+        LabCommand::Setup {
+            kernel,
+            peers,
+            system,
+        } => setup(kernel, peers.as_deref(), *system).map(|()| ExitCode::SUCCESS),
+        LabCommand::Run(run) => run_command(run, None),
+        LabCommand::Host(host) => run_command(&host.run, Some(&host.packages)),
         LabCommand::Shell { guest } => shell(guest).map(|()| ExitCode::SUCCESS),
     }
 }
 
-fn setup(kernels: &[String], peers: Option<&[String]>) -> anyhow::Result<()> {
+fn setup(kernels: &[String], peers: Option<&[String]>, system: bool) -> anyhow::Result<()> {
     let peers = match peers {
         None => Vec::new(),
         Some([]) => quell_lab::PEERS.to_vec(),
@@ -53,6 +56,7 @@ fn setup(kernels: &[String], peers: Option<&[String]>) -> anyhow::Result<()> {
         fetched.push(lab.fetch_kernel(choice, &progress)?);
     }
     let peers = lab.fetch_peers(&peers, &progress)?;
+    let system = system.then(|| lab.system(&[], &progress)).transpose()?;
     progress.finish();
     let mut out = io::stdout();
     writeln!(out, "QEMU {}: {}", qemu.version, qemu.program.display())?;
@@ -67,6 +71,9 @@ fn setup(kernels: &[String], peers: Option<&[String]>) -> anyhow::Result<()> {
             kernel.release,
             kernel.image.display()
         )?;
+    }
+    if let Some(system) = system {
+        writeln!(out, "Debian system: {}", system.display())?;
     }
     for peer in peers {
         writeln!(
@@ -94,8 +101,9 @@ fn peer_name(name: &str) -> Result<&'static str, InputError> {
     })
 }
 
-fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
-    let mut prepared = prepare(&run.guest, LabClock::Virtual, None)?;
+/// Runs a command in a guest; with packages, in a Debian system that has them.
+fn run_command(run: &LabRun, packages: Option<&[String]>) -> anyhow::Result<ExitCode> {
+    let mut prepared = prepare_with(&run.guest, LabClock::Virtual, None, packages)?;
     prepared.image.command(&run.command);
     prepared.boot.seed = run.seed;
     prepared.boot.limit = Duration::from_secs(run.limit);
@@ -172,6 +180,15 @@ pub fn prepare(
     clock: LabClock,
     host: Option<&HostSpec>,
 ) -> anyhow::Result<Prepared> {
+    prepare_with(guest, clock, host, None)
+}
+
+fn prepare_with(
+    guest: &Guest,
+    clock: LabClock,
+    host: Option<&HostSpec>,
+    packages: Option<&[String]>,
+) -> anyhow::Result<Prepared> {
     let (cpus, sockets, smt) = shape(guest, host)?;
     let choice: KernelChoice = guest.kernel.parse()?;
     let lab = Lab::open()?;
@@ -179,6 +196,9 @@ pub fn prepare(
     let kernel = lab.kernel(&choice, &progress)?;
     let qemu = lab.qemu(&progress)?;
     let mut image = Image::new(&kernel, &lab.busybox(&progress)?)?;
+    if let Some(packages) = packages {
+        image.system(&lab.system(packages, &progress)?, &kernel)?;
+    }
     progress.finish();
     image.program(&this_program()?, Path::new("/usr/bin/quell"))?;
     for file in &guest.files {

@@ -12,4 +12,5 @@ mod common;
 mod agent;
 mod bench;
 mod found;
+mod host;
 mod sched;
