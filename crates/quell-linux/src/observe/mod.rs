@@ -104,11 +104,14 @@ impl View {
     }
 }
 
-/// How many tenants there may be with a configuration: as many as can be told apart where rules find them,
-/// else those of the tables.
+/// The least number of tenants that the monitor is loaded for: so many tables may come by reloads before
+/// another monitor has to be loaded, and with it another scheduler.
+const PLACES_LEAST: usize = 256;
+
+/// How many tenants the monitor is to tell apart: as many as it can where rules find them.
 fn places_for(tenants: &[AgentTenant], rules: &[TenantRule]) -> usize {
     match rules.is_empty() {
-        true => tenants.len().max(1),
+        true => tenants.len().max(PLACES_LEAST),
         false => usize::from(monitor::TenantIndex::LIMIT),
     }
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 /// A service that is disturbed by a batch unit, and Quell without a configuration.
 const UNITS: &str = r#"
 echo "first process: $(cat /proc/1/comm), $(systemctl is-system-running)"
-systemd-run --quiet --unit=web.service /bin/bash -c 'while :; do :; done'
-systemd-run --quiet --unit=backup.service --slice=batch.slice /bin/bash -c 'while :; do :; done'
-systemd-run --quiet --unit=backup2.service --slice=batch.slice /bin/bash -c 'while :; do :; done'
+systemd-run --quiet --unit=web.service taskset -c 0 bash -c 'while :; do :; done'
+systemd-run --quiet --unit=backup.service --slice=batch.slice taskset -c 0 bash -c 'while :; do :; done'
+systemd-run --quiet --unit=backup2.service --slice=batch.slice taskset -c 0 bash -c 'while :; do :; done'
 systemd-run --quiet --unit=quell.service quell run --socket /run/q.sock --journal /root/journal
 for turn in $(seq 100); do quell status --socket /run/q.sock >/dev/null 2>&1 && break; sleep 0.2; done
 sleep 3
