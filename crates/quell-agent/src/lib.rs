@@ -29,7 +29,7 @@ mod window;
 pub mod wire;
 
 pub use error::AgentError;
-pub use load::{load, parse};
+pub use load::{is_absent, load, parse};
 pub use privileges::missing_privileges;
 pub use run::{AgentOptions, Proof, prove, run};
 

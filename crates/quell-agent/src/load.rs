@@ -15,11 +15,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// When a file cannot be read, or is wrong: with file, key and what would be right.
 pub fn load(path: &Path) -> Result<AgentFile, AgentError> {
-    // A link to nowhere is a mistake, and no absence.
-    let metadata = std::fs::symlink_metadata(path);
-    let absent = is_default(path) && metadata.is_err_and(|it| it.kind() == ErrorKind::NotFound);
     let mut rules = Vec::new();
-    let mut file = match absent {
+    let mut file = match is_absent(path) {
         true => {
             let mut file = AgentFile::observing();
             rules = std::mem::take(&mut file.rules);
@@ -76,9 +73,11 @@ fn drop_ins(path: &Path) -> Result<Vec<PathBuf>, AgentError> {
     Ok(files)
 }
 
-/// Whether a path is that of the configuration that nobody named.
-pub fn is_default(path: &Path) -> bool {
-    path == Path::new(DEFAULT_CONFIG)
+/// Whether a path is that of the configuration that nobody named, and there is none. A link to nowhere is a
+/// mistake, and no absence.
+pub fn is_absent(path: &Path) -> bool {
+    let metadata = std::fs::symlink_metadata(path);
+    path == Path::new(DEFAULT_CONFIG) && metadata.is_err_and(|it| it.kind() == ErrorKind::NotFound)
 }
 
 /// Checks the text of a `quell.toml`; `path` is only for messages.

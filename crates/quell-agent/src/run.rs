@@ -157,7 +157,7 @@ struct Ready {
 
 fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), AgentError> {
     let config = load::load(&options.config)?;
-    if load::is_default(&options.config) && !options.config.exists() {
+    if load::is_absent(&options.config) {
         info!(
             "no configuration at {}: only observing; each virtual machine, pod, container and unit is a tenant",
             options.config.display()
@@ -193,7 +193,7 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
     };
     let mut assembler = Assembler {
         config: options.config.clone(),
-        was_there: options.config.exists(),
+        was_there: !load::is_absent(&options.config),
         privileges,
         capabilities,
         not_acting,
@@ -274,7 +274,7 @@ impl Assemble for Assembler {
         before: &AgentFile,
         reservations: &[Reservation],
     ) -> Result<AgentFile, AgentError> {
-        let there = self.config.exists();
+        let there = !load::is_absent(&self.config);
         if self.was_there && !there {
             let source = io::ErrorKind::NotFound.into();
             let path = self.config.clone();

@@ -232,10 +232,10 @@ impl BpfSource {
             self.tenants.resize_with(places, Default::default);
         }
         for place in discovery.take_reused() {
-            let own = u16::try_from(place).ok();
+            let own = place as u16; // there are no more places than the monitor tells tenants apart
             self.tenants[place].1.begin_anew(None);
             for (_, causes) in &mut self.tenants {
-                causes.begin_anew(own);
+                causes.begin_anew(Some(own));
             }
         }
         let changed = discovery.take_changed();

@@ -406,13 +406,14 @@ impl Discovery {
         } else {
             None
         };
-        let leader = match exe.as_deref().filter(|_| needs.vms) {
-            Some(exe) if sources::is_vmm(exe) => leader(&self.processes, root, pid, exe)?,
-            _ => pid,
+        let vmm = exe.as_deref();
+        let vmm = vmm.filter(|exe| needs.vms && sources::is_vmm(exe));
+        let leader = match vmm {
+            Some(exe) => leader(&self.processes, root, pid, exe)?,
+            None => pid,
         };
-        let runs_vm = |exe: &Option<Vec<u8>>| exe.as_deref().is_some_and(sources::is_vmm);
         let mut cmdline: &[u8] = &[];
-        let reads_arguments = needs.cmdline || needs.vms && runs_vm(&exe);
+        let reads_arguments = needs.cmdline || vmm.is_some();
         if reads_arguments {
             let text = self.cmdline.read(format_args!("{root}/{pid}/cmdline"))?;
             cmdline = text.unwrap_or_default();

@@ -136,15 +136,13 @@ impl Roster {
             limit = self.limit,
             "more tenants than can be told apart: the rest is one tenant, `{name}`"
         );
-        self.places.push(Some(Tenant {
+        let place = self.put(Tenant {
             spec: Arc::new(TenantSpec::named(&name.0)),
             selectors: Arc::default(),
             labels: Arc::new(Labels::from([("source".to_string(), OTHERS.to_string())])),
             found: None,
-            name: name.clone(),
-        }));
-        let place = self.places.len() - 1;
-        self.by_name.insert(name, place);
+            name,
+        });
         self.others = Some(place);
         self.others
     }

@@ -79,13 +79,13 @@ pub fn check(check: &Check) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let path = check.config.display();
     let (tables, rules) = (file.tenants.len(), file.rules.len());
-    match check.config.exists() {
-        true => writeln!(
+    match quell_agent::is_absent(&check.config) {
+        false => writeln!(
             out,
             "{path}: ok: {tables} tenants, {rules} rules, policy {mechanisms}, period {} ms",
             file.agent.period_ms
         ),
-        false => writeln!(
+        true => writeln!(
             out,
             "no configuration at {path}: `quell run` would only observe, and each virtual machine, pod, container \
              and unit would be a tenant"
