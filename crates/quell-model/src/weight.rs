@@ -14,7 +14,19 @@ use std::fmt;
 pub struct Weight(pub u64);
 
 /// A tenant's weight among tenants: 1 to 10 000, default 100, as cgroup v2's `cpu.weight`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(transparent)]
 pub struct TenantWeight(pub u32);
 

@@ -99,6 +99,15 @@ pub enum Command {
     ///
     /// Takes traces of `quell record`, and of `quell bench --trace`. The same trace gives the same answer.
     Replay(Replay),
+    /// Write the JSON schema of quell.toml to stdout, by which editors complete, explain and check it
+    ///
+    /// A package has it at /usr/share/quell/quell.schema.json, and the example configuration names it there
+    /// in its first line: `#:schema /usr/share/quell/quell.schema.json`.
+    Schema {
+        /// The schema of the files in quell.d instead, which have tenants and rules only
+        #[arg(long)]
+        drop_in: bool,
+    },
     /// Write shell completions to stdout
     Completion {
         /// For which shell

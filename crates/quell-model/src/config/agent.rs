@@ -1,16 +1,31 @@
 //! `quell.toml`: the agent's configuration.
 
-use super::parse::parse_explaining;
+use super::parse::{check_range, parse_explaining};
+use super::schema::{or, within};
 use super::{
     AdmissionTest, AgentTenant, ConfigError, Criticality, CriticalitySettings, Each, TenantRule,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
+/// The control periods that `[agent]` takes, in ms.
+const PERIOD_MS: RangeInclusive<u64> = 10..=10_000;
+// The values that `[asymmetry]` takes.
+const WEIGHT_STEP_PERCENT: RangeInclusive<f64> = 0.1..=100.0;
+const WEIGHT_FLOOR_PERCENT: RangeInclusive<f64> = 1.0..=100.0;
+const LATENCY_STEP_PERCENT: RangeInclusive<f64> = 0.1..=90.0;
+const LATENCY_US: RangeInclusive<u64> = 1..=10_000_000;
+const SLICE_IMBALANCE_PERCENT: RangeInclusive<f64> = 0.1..=1000.0;
+const CONFLICT_RATIO: RangeInclusive<f64> = 1.0..=1000.0;
+const PLACEMENT_PERIODS: RangeInclusive<u32> = 1..=100_000;
+
 /// A whole `quell.toml`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "quell.toml")]
 pub struct AgentFile {
     /// The `[agent]` table.
     #[serde(default)]
@@ -31,28 +46,33 @@ pub struct AgentFile {
 }
 
 /// The `[agent]` table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentSettings {
     /// The mechanisms to apply. Empty: the agent only observes.
     #[serde(rename = "policy")]
+    #[schemars(extend("uniqueItems" = true))]
     pub mechanisms: Vec<Mechanism>,
     /// The interface through which the agent acts.
     pub backend: Backend,
     /// Whether the agent measures its own effect, and keeps only what helps.
     pub guard: GuardMode,
     /// Control period in ms, 10 to 10 000. DASEC's example uses 80 ms; so do we.
+    #[schemars(transform = within(PERIOD_MS))]
     pub period_ms: u64,
 }
 
 /// One of Quell's four mechanisms: what Quell does for tenants. The code that decides for a mechanism is its
 /// policy (`quell_policy::Policy`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
     /// A tenant's threads that must not wait get CPU time and low latency at the expense of its other
     /// threads (DASEC).
     #[serde(alias = "latency")]
+    #[schemars(transform = or("latency"))]
     Asymmetry,
     /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy
     /// for what *Toward Accurate Group Scheduling* leaves open. On stock interfaces it sets the weights
@@ -61,10 +81,12 @@ pub enum Mechanism {
     /// Tenants with a criticality get promised CPU time in every period, if the admission test passes
     /// (Akita). Needs Quell's scheduler.
     #[serde(alias = "promises")]
+    #[schemars(transform = or("promises"))]
     Criticality,
     /// Virtual machines get as many CPUs of their own as they need, by the figures of their guests'
     /// schedulers (UFO).
     #[serde(alias = "vm-pools")]
+    #[schemars(transform = or("vm-pools"))]
     Pools,
 }
 
@@ -95,7 +117,7 @@ impl Mechanism {
 }
 
 /// The interface through which the agent acts on the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// The most precise backend that this kernel has.
@@ -108,7 +130,7 @@ pub enum Backend {
 }
 
 /// Whether the agent measures its own effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardMode {
     /// The agent measures its effect, turns off what harms, and turns on what is shown to help.
@@ -122,7 +144,7 @@ pub enum GuardMode {
 
 /// The `[asymmetry]` table: settings of DASEC (section 4.2), with the paper's values as defaults, and
 /// our own where the paper gives none.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsymmetrySettings {
     /// Time-slice allocator on or off. All three parts are off by default, as they cost more than they
@@ -133,26 +155,35 @@ pub struct AsymmetrySettings {
     /// Resource-conflict resolver on or off.
     pub conflicts: bool,
     /// The weight that a depleted thread gains in a period, in percent (paper: 10).
+    #[schemars(transform = within(WEIGHT_STEP_PERCENT))]
     pub weight_step_percent: f64,
     /// The part of its initial weight below which a thread gives none, in percent, 1 to 100 (ours).
+    #[schemars(transform = within(WEIGHT_FLOOR_PERCENT))]
     pub weight_floor_percent: f64,
     /// Change of rescheduling latency in a period, in percent (paper: 10 down; 10 up is ours).
+    #[schemars(transform = within(LATENCY_STEP_PERCENT))]
     pub latency_step_percent: f64,
     /// Least rescheduling latency in µs (ours: the least slice EEVDF takes, 100 µs).
+    #[schemars(transform = within(LATENCY_US))]
     pub latency_min_us: u64,
     /// Greatest rescheduling latency in µs (ours: the greatest slice EEVDF takes, 100 ms).
+    #[schemars(transform = within(LATENCY_US))]
     pub latency_max_us: u64,
     /// Rescheduling latency a thread starts with, in µs (ours: EEVDF's base slice on most hosts).
+    #[schemars(transform = within(LATENCY_US))]
     pub latency_initial_us: u64,
     /// Slice sums of two cores further apart than this, in percent, are a conflict (paper: 10).
+    #[schemars(transform = within(SLICE_IMBALANCE_PERCENT))]
     pub slice_imbalance_percent: f64,
     /// Latency conflicts of two cores further apart than this factor are spread (paper: 2).
+    #[schemars(transform = within(CONFLICT_RATIO))]
     pub conflict_ratio: f64,
     /// Fewest latency conflicts on a core in a period that are worth a migration (ours: a ratio
     /// of small counts says nothing).
     pub conflict_min: u64,
     /// Periods for which a swapped thread stays where it was put before the kernel may move it
     /// again (ours: placements of the paper's kind would otherwise keep a core idle beside a queue).
+    #[schemars(transform = within(PLACEMENT_PERIODS))]
     pub placement_periods: u32,
     /// With Quell's scheduler: threads are ordered by how long the work they serve has waited (causal
     /// age), not by when they became ready themselves. This is not in the paper.
@@ -248,10 +279,7 @@ impl AgentFile {
 
     /// Checks ranges, and the conditions that span several keys.
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
-        if !(10..=10_000).contains(&self.agent.period_ms) {
-            let message = format!("{} is outside 10 to 10000", self.agent.period_ms);
-            return Err(ConfigError::at(file, "agent.period_ms", message));
-        }
+        check_range(file, "agent.period_ms", self.agent.period_ms, &PERIOD_MS)?;
         let mut earlier = BTreeSet::new();
         for (index, mechanism) in self.agent.mechanisms.iter().enumerate() {
             if !earlier.insert(mechanism) {
@@ -302,11 +330,14 @@ impl AgentFile {
 }
 
 /// A file in `quell.d`: tenants and rules, whose settings are those of `quell.toml`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MoreTenants {
+#[schemars(title = "quell.d")]
+pub(super) struct MoreTenants {
+    /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
     tenants: Vec<AgentTenant>,
+    /// The `[[tenants]]` tables: rules by which tenants are found.
     #[serde(default, rename = "tenants")]
     rules: Vec<TenantRule>,
 }
@@ -374,40 +405,42 @@ impl AsymmetrySettings {
     }
 
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
-        let percent = |key: &str, value: f64, low: f64, high: f64| {
-            if value.is_finite() && (low..=high).contains(&value) {
-                return Ok(());
-            }
-            let message = format!("{value} is outside {low} to {high}");
-            Err(ConfigError::at(file, format!("asymmetry.{key}"), message))
-        };
-        percent("weight_step_percent", self.weight_step_percent, 0.1, 100.0)?;
-        percent(
-            "weight_floor_percent",
-            self.weight_floor_percent,
-            1.0,
-            100.0,
-        )?;
-        percent("latency_step_percent", self.latency_step_percent, 0.1, 90.0)?;
-        percent(
-            "slice_imbalance_percent",
-            self.slice_imbalance_percent,
-            0.1,
-            1000.0,
-        )?;
-        percent("conflict_ratio", self.conflict_ratio, 1.0, 1000.0)?;
-        if !(1..=100_000).contains(&self.placement_periods) {
-            let message = format!("{} is outside 1 to 100000", self.placement_periods);
-            return Err(ConfigError::at(
-                file,
-                "asymmetry.placement_periods",
-                message,
-            ));
+        for (key, value, range) in [
+            (
+                "weight_step_percent",
+                self.weight_step_percent,
+                WEIGHT_STEP_PERCENT,
+            ),
+            (
+                "weight_floor_percent",
+                self.weight_floor_percent,
+                WEIGHT_FLOOR_PERCENT,
+            ),
+            (
+                "latency_step_percent",
+                self.latency_step_percent,
+                LATENCY_STEP_PERCENT,
+            ),
+            (
+                "slice_imbalance_percent",
+                self.slice_imbalance_percent,
+                SLICE_IMBALANCE_PERCENT,
+            ),
+            ("conflict_ratio", self.conflict_ratio, CONFLICT_RATIO),
+        ] {
+            check_range(file, format!("asymmetry.{key}"), value, &range)?;
         }
+        check_range(
+            file,
+            "asymmetry.placement_periods",
+            self.placement_periods,
+            &PLACEMENT_PERIODS,
+        )?;
         let (low, high) = (self.latency_min_us, self.latency_max_us);
-        if low < 1 || high > 10_000_000 || low > high {
+        let (least, most) = LATENCY_US.into_inner();
+        if low < least || high > most || low > high {
             let message = format!(
-                "latency_min_us {low} and latency_max_us {high} must satisfy 1 <= min <= max <= 10000000"
+                "latency_min_us {low} and latency_max_us {high} must satisfy {least} <= min <= max <= {most}"
             );
             return Err(ConfigError::at(file, "asymmetry.latency_min_us", message));
         }

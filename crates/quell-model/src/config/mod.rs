@@ -8,6 +8,7 @@
 mod agent;
 mod parse;
 mod rule;
+mod schema;
 mod server;
 pub mod table;
 mod tenant;
@@ -15,6 +16,7 @@ mod tenant;
 pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, GuardMode, Mechanism};
 pub use parse::{ConfigError, nearest, parse, parse_explaining};
 pub use rule::{Each, Finds, NamePart, TenantRule};
+pub use schema::{drop_in_schema, schema};
 pub use server::{AdmissionTest, Criticality, CriticalitySettings, Server};
 pub use tenant::{
     AgentTenant, Objective, Selectors, TenantClass, TenantKind, TenantSpec, check_name,

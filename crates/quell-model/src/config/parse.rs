@@ -1,7 +1,8 @@
 //! From text to a checked value, with errors that name the file, the key and the remedy.
 
 use serde::de::DeserializeOwned;
-use std::ops::Range;
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -47,6 +48,23 @@ impl ConfigError {
         }
         self
     }
+}
+
+/// Checks that the value of a key is in its range.
+///
+/// # Errors
+/// The value is outside, or NaN.
+pub(super) fn check_range<T: PartialOrd + Display>(
+    file: &Path,
+    key: impl Into<String>,
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let message = format!("{value} is outside {} to {}", range.start(), range.end());
+    Err(ConfigError::at(file, key, message))
 }
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -1,16 +1,19 @@
 //! Rules: tenants that are found on the host, one for each unit, container, machine or pod, without a table
 //! for each.
 
+use super::schema::of_rules;
 use super::table::{self, Keys, Table};
 use super::tenant::check_name;
 use super::{ConfigError, TenantClass, TenantKind, TenantSpec};
 use crate::TenantName;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// One `[[tenants]]` table of `quell.toml`: each thing of a kind that the host has is a tenant of its own.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields, transform = of_rules)]
 pub struct TenantRule {
     /// The things that are tenants.
     #[serde(flatten)]
@@ -25,7 +28,7 @@ pub struct TenantRule {
 }
 
 /// The things of a host that a rule makes tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Finds {
     /// The kind of things: the source that names them.
     pub each: Each,
@@ -35,12 +38,24 @@ pub struct Finds {
     /// For some labels of the thing, a glob that the label's value matches; a label that the thing has not is
     /// empty. What is below a user's slice is only found where `user` is among them: its owner may have given
     /// it any name.
+    #[schemars(default)]
     pub labels: BTreeMap<String, String>,
 }
 
 /// A source of tenants: the things of a host that it names.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Each {

@@ -1,14 +1,32 @@
 //! The promise to a tenant's vCPUs: a budget in every period, and its criticality.
 
+use super::parse::check_range;
+use super::schema::within;
 use super::{ConfigError, TenantSpec};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// The allowed numbers of vCPUs.
-const VCPUS: std::ops::RangeInclusive<u32> = 1..=1024;
+pub(super) const VCPUS: RangeInclusive<u32> = 1..=1024;
+/// The allowed periods of servers, in ms.
+pub(super) const PERIOD_MS: RangeInclusive<f64> = ms(Server::SHORTEST_NS)..=ms(Server::LONGEST_NS);
+/// The budgets that some period allows, in ms.
+pub(super) const BUDGET_MS: RangeInclusive<f64> = ms(Server::LEAST_NS)..=ms(Server::LONGEST_NS);
+// The values that `[criticality]` takes.
+const RESERVE_PERCENT: RangeInclusive<f64> = 1.0..=50.0;
+const OVERHEAD_US: RangeInclusive<f64> = 0.0..=1000.0;
+const TEMPERATURE: RangeInclusive<u32> = 0..=1000;
+
+const fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
 
 /// The criticality of a server: which servers a CPU serves when it cannot serve all (Akita, section 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Criticality {
     /// Served as promised while no server of high criticality on the CPU needs its worst-case budget.
@@ -70,8 +88,8 @@ impl TenantSpec {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
         };
-        if let Some(vcpus) = self.vcpus.filter(|it| !VCPUS.contains(it)) {
-            return error("vcpus", format!("{vcpus} is outside 1 to 1024"));
+        if let Some(vcpus) = self.vcpus {
+            check_range(file, format!("{key}.vcpus"), vcpus, &VCPUS)?;
         }
         let Some(criticality) = self.criticality else {
             let given = [
@@ -97,16 +115,11 @@ impl TenantSpec {
                 "is missing; a tenant with a criticality has a budget in every period".to_string(),
             );
         };
-        let ms = |ns: u64| ns as f64 / 1e6;
-        let (shortest, longest) = (ms(Server::SHORTEST_NS), ms(Server::LONGEST_NS));
-        if !(shortest..=longest).contains(&period) {
-            let message = format!("{period} is outside {shortest} to {longest}");
-            return error("period_ms", message);
-        }
+        check_range(file, format!("{key}.period_ms"), period, &PERIOD_MS)?;
         let within = |field: &str, budget: f64| {
             // NaN is in no range.
-            let least = ms(Server::LEAST_NS);
-            if !(least..).contains(&budget) {
+            let least = BUDGET_MS.start();
+            if !(*least..).contains(&budget) {
                 return error(field, format!("{budget} is less than {least}"));
             }
             if budget > period {
@@ -140,20 +153,23 @@ impl TenantSpec {
 }
 
 /// The `[criticality]` table.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriticalitySettings {
     /// The admission test.
     pub test: AdmissionTest,
     /// The part of every CPU that is kept for threads without a promise (the best-effort server), in
     /// percent, 1 to 50 (ours; as the kernel keeps 5 for threads below the real-time classes).
+    #[schemars(transform = within(RESERVE_PERCENT))]
     pub reserve_percent: f64,
-    /// The CPU time that switching to a server and back takes in each of its periods, in us, 0 to 1000
+    /// The CPU time that switching to a server and back takes in each of its periods, in µs, 0 to 1000
     /// (ours). For a server of high criticality it counts for each part of the budget, where there is
     /// room for that.
+    #[schemars(transform = within(OVERHEAD_US))]
     pub overhead_us: f64,
     /// For how many periods a CPU stays in HI mode, where it serves only high criticality, after a
     /// server needed more than it usually does, 0 to 1000 (Akita, section 3.3, which gives no number).
+    #[schemars(transform = within(TEMPERATURE))]
     pub temperature: u32,
 }
 
@@ -174,39 +190,27 @@ impl CriticalitySettings {
     /// # Errors
     /// A value is out of its range.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
-        let percent = self.reserve_percent;
         // Without a reserve, a CPU that is promised completely would serve no other thread, and the
         // kernel ends a scheduler that lets threads wait so long.
-        if !(1.0..=50.0).contains(&percent) {
-            let message = format!("{percent} is outside 1 to 50");
-            return Err(ConfigError::at(
-                file,
-                "criticality.reserve_percent",
-                message,
-            ));
-        }
-        let us = self.overhead_us;
-        if !(0.0..=1000.0).contains(&us) {
-            let message = format!("{us} is outside 0 to 1000");
-            return Err(ConfigError::at(file, "criticality.overhead_us", message));
-        }
-        let temperature = self.temperature;
-        if temperature > 1000 {
-            let message = format!("{temperature} is outside 0 to 1000");
-            return Err(ConfigError::at(file, "criticality.temperature", message));
-        }
-        Ok(())
+        let key = "criticality.reserve_percent";
+        check_range(file, key, self.reserve_percent, &RESERVE_PERCENT)?;
+        let key = "criticality.overhead_us";
+        check_range(file, key, self.overhead_us, &OVERHEAD_US)?;
+        let key = "criticality.temperature";
+        check_range(file, key, self.temperature, &TEMPERATURE)
     }
 }
 
 /// A test of whether a CPU can keep the promises of all its servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmissionTest {
     /// EDF-VD by utilizations (Akita's condition 6; Baruah et al., ECRTS 2012, theorem 2).
     #[default]
     EdfVd,
-    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that `EdfVd`
+    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that `edf-vd`
     /// accepts, and more. It assumes servers that do not sleep before they have used their budgets,
     /// so a set that it alone accepts is not promised to servers that do sleep.
     Demand,

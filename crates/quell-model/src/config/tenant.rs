@@ -1,20 +1,31 @@
 //! A tenant as operators describe it: the service that the tenant is owed, and the processes in it.
 
 use super::ConfigError;
-use super::server::Criticality;
+use super::schema::{of_tenants, one_or_many_of, within};
+use super::server::{BUDGET_MS, Criticality, PERIOD_MS, VCPUS};
 use super::table::{self, Keys, Table};
 use crate::{TenantName, TenantWeight};
+use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
+
+/// The allowed weights of tenants.
+const WEIGHT: RangeInclusive<u32> = 1..=10_000;
+/// The process ids that Linux may give: to PID_MAX_LIMIT less 1.
+const PID: RangeInclusive<u32> = 1..=4_194_303;
+/// A name of a tenant or group, as [`check_name`] checks it.
+const NAME: &str = "^[A-Za-z0-9._-]{1,64}$";
 
 /// The service that a tenant is owed: the keys that a `[[tenant]]` table has in every file, and all that a
 /// policy is told of a tenant's configuration.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSpec {
     /// Unique name: letters, digits, `.`, `_`, `-`; at most 64.
+    #[schemars(regex(pattern = NAME))]
     pub name: String,
     /// The kind of tenant.
     #[serde(default)]
@@ -24,26 +35,32 @@ pub struct TenantSpec {
     pub class: TenantClass,
     /// Weight among tenants, 1 to 10 000. Not given: the setting of the owner stays (a cgroup's
     /// `cpu.weight`, the threads' nice values).
+    #[schemars(transform = within(WEIGHT))]
     pub weight: Option<TenantWeight>,
     /// The number of vCPUs (kind `vm`), 1 to 1024; for the admission test the number of CPUs at once of a
     /// tenant of any kind, 1 unless given.
+    #[schemars(transform = within(VCPUS))]
     pub vcpus: Option<u32>,
     /// The tenant's criticality: if given, the tenant has a budget in every period, not a weight. For
     /// the agent and `quell admit`.
     pub criticality: Option<Criticality>,
     /// The period of the server of each vCPU, in ms, 1 to 4000.
+    #[schemars(transform = within(PERIOD_MS))]
     pub period_ms: Option<f64>,
     /// The CPU time that each vCPU usually needs in a period, in ms, 0.1 to the period.
+    #[schemars(transform = within(BUDGET_MS))]
     pub budget_ms: Option<f64>,
     /// The CPU time that each vCPU needs in the worst case, in ms, `budget_ms` to the period (high
     /// criticality).
+    #[schemars(transform = within(BUDGET_MS))]
     pub pessimistic_budget_ms: Option<f64>,
     /// The operator's service-level objective for the tenant.
     pub objective: Option<Objective>,
 }
 
 /// One `[[tenant]]` table of `quell.toml`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields, transform = of_tenants)]
 pub struct AgentTenant {
     /// The service that the tenant is owed.
     #[serde(flatten)]
@@ -55,11 +72,12 @@ pub struct AgentTenant {
 
 /// The processes of a live host that belong to a tenant. A process belongs to the first tenant of which any
 /// selector matches.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selectors {
     /// Processes of these ids, and their descendants.
     #[serde(deserialize_with = "one_or_many")]
+    #[schemars(inner(range(min = *PID.start(), max = *PID.end())), transform = one_or_many_of)]
     pub pid: Vec<u32>,
     /// Processes in cgroups matching this glob (path below the hierarchy's root, no leading `/`; `*` does
     /// not cross `/`, `**` does).
@@ -75,7 +93,7 @@ pub struct Selectors {
 }
 
 /// Kind of tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TenantKind {
     /// A process or a group of processes.
@@ -88,7 +106,7 @@ pub enum TenantKind {
 }
 
 /// The measure that matters for a tenant: latency or throughput.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TenantClass {
     /// The response time matters.
@@ -99,10 +117,11 @@ pub enum TenantClass {
 }
 
 /// A service-level objective.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// 99th percentile of latency, in milliseconds.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub p99_ms: f64,
 }
 
@@ -159,7 +178,7 @@ impl TenantSpec {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
         };
         check_name(&self.name, file, key)?;
-        if let Some(weight) = self.weight.filter(|w| !(1..=10_000).contains(&w.0)) {
+        if let Some(weight) = self.weight.filter(|w| !WEIGHT.contains(&w.0)) {
             let shares = match weight.0 {
                 11..=1_024_000 => format!(
                     " (cpu.shares of {weight} are a weight of {})",
@@ -253,7 +272,7 @@ impl Table for Selectors {
     }
 }
 
-/// A process id that Linux may give: 1 to PID_MAX_LIMIT less 1.
+/// A process id that Linux may give.
 #[derive(Deserialize)]
 #[serde(try_from = "i64")]
 struct Pid(u32);
@@ -263,10 +282,10 @@ impl TryFrom<i64> for Pid {
 
     fn try_from(pid: i64) -> Result<Pid, String> {
         let within = u32::try_from(pid).ok();
-        let within = within.filter(|pid| (1..=4_194_303).contains(pid));
+        let within = within.filter(|pid| PID.contains(pid));
         within
             .map(Pid)
-            .ok_or_else(|| format!("{pid} is outside 1 to 4194303"))
+            .ok_or_else(|| format!("{pid} is outside {} to {}", PID.start(), PID.end()))
     }
 }
 

@@ -55,6 +55,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Import(args) => import::import(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Sched(args) => sched::sched(&args),
+        Command::Schema { drop_in } => pages::schema(drop_in),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
         Command::Player { args } => quell_bench::workload::player::main(args),

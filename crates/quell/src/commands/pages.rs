@@ -1,9 +1,11 @@
-//! `quell completion` and `quell man`: both are made from the command line's own definition.
+//! `quell completion` and `quell man`, made from the command line's own definition, and `quell schema`, made
+//! from the configuration's.
 
 use crate::cli::Cli;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
+use quell_model::config;
 use std::io::Write;
 use std::path::Path;
 
@@ -15,6 +17,20 @@ pub fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "quell", &mut script);
     std::io::stdout().write_all(&script)?;
+    Ok(())
+}
+
+/// Writes the schema of `quell.toml`, or of the files in `quell.d`, to stdout.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub fn schema(drop_in: bool) -> anyhow::Result<()> {
+    let schema = match drop_in {
+        true => config::drop_in_schema(),
+        false => config::schema(),
+    };
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", serde_json::to_string_pretty(&schema)?)?;
     Ok(())
 }
 
