@@ -1,10 +1,17 @@
 //! `quell.toml` as users get it wrong: every mistake is named with file and key, and with what
-//! would be right.
+//! would be right. What the parser takes, the schema for editors takes too, and the schema refuses what it
+//! can tell.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod common;
+
+use common::{as_json, validator};
 use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestRunner;
 use quell_agent::parse;
+use std::cell::Cell;
 use std::path::Path;
 
 /// A right file that uses every table.
@@ -52,6 +59,9 @@ fn a_right_file_is_right() {
     assert_eq!((file.tenants.len(), file.agent.period_ms), (2, 100));
     // All of it has defaults.
     parse(Path::new("quell.toml"), "").unwrap();
+    for text in [RIGHT, ""] {
+        validator().validate(&as_json(text).unwrap()).unwrap();
+    }
 }
 
 #[test]
@@ -203,7 +213,12 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             &["tenant[1].name", "earlier tenant"],
         ),
     ];
+    let schema = validator();
+    let mut untold = Vec::new();
     for (text, says) in cases {
+        if as_json(&text).is_some_and(|it| schema.is_valid(&it)) {
+            untold.push((says[0], says[1]));
+        }
         let message = message(&text);
         assert!(message.starts_with("dir/quell.toml"), "{text}\n{message}");
         for part in says {
@@ -213,6 +228,211 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             );
         }
     }
+    // What no schema can tell: conditions between values, and what globs, expressions and names of units are.
+    let expected = [
+        ("asymmetry.latency_min_us", "min <= max"),
+        ("latency_initial_us", "100 to 100000"),
+        ("tenant[0].exe", "[nginx"),
+        ("tenant[0].cgroup", "{a,b"),
+        ("tenant[0].libvirt", "empty"),
+        ("tenant[0].cmdline", "java ("),
+        ("tenant[0].unit", "a/b"),
+        ("tenant[1].name", "earlier tenant"),
+    ];
+    assert_eq!(untold, expected);
+}
+
+#[test]
+fn the_schema_refuses_wrong_promises_and_rules() {
+    let schema = validator();
+    let cases = [
+        ("[[tenant]]\nname = \"a\"\npid = 1\n", PROMISES),
+        ("[[tenants]]\n", RULES),
+    ];
+    for (table, (right, wrong)) in cases {
+        for (lines, is_right) in right
+            .iter()
+            .map(|it| (it, true))
+            .chain(wrong.iter().map(|it| (it, false)))
+        {
+            let text = format!("[agent]\npolicy = [\"criticality\"]\n{table}{lines}\n");
+            let parsed = parse(Path::new("q"), &text);
+            assert_eq!(parsed.is_ok(), is_right, "{text}{parsed:?}");
+            assert_eq!(
+                schema.is_valid(&as_json(&text).unwrap()),
+                is_right,
+                "{text}"
+            );
+        }
+    }
+}
+
+/// Lines for a tenant with a promise: right ones, and wrong ones.
+const PROMISES: (&[&str], &[&str]) = (
+    &[
+        "",
+        "criticality = \"low\"\nperiod_ms = 10\nbudget_ms = 0.1",
+        "criticality = \"high\"\nperiod_ms = 4000\nbudget_ms = 1\npessimistic_budget_ms = 4000",
+    ],
+    &[
+        "period_ms = 10",
+        "budget_ms = 1",
+        "pessimistic_budget_ms = 1",
+        "criticality = \"low\"\nperiod_ms = 10",
+        "criticality = \"low\"\nbudget_ms = 1",
+        "criticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1\npessimistic_budget_ms = 2",
+        "criticality = \"high\"\nperiod_ms = 10\nbudget_ms = 1",
+        "criticality = \"low\"\nperiod_ms = nan\nbudget_ms = 1",
+        "criticality = \"low\"\nperiod_ms = inf\nbudget_ms = 1",
+    ],
+);
+
+/// The same for a rule.
+const RULES: (&[&str], &[&str]) = (
+    &[
+        "each = \"unit\"",
+        "each = \"unit\"\nname = \"\"",
+        "each = \"unit\"\nname = \"a-{unit}/{user}\"",
+        "each = \"unit\"\nmatch = \"*-*.service\"\nname = \"{1}{02}\"",
+        "each = \"cgroup\"\nmatch = \"*\"",
+        "each = \"pod\"\nlabels = { qos = \"burstable\", user = \"*\" }\nclass = \"batch\"\nweight = 1",
+    ],
+    &[
+        "",
+        "each = \"thing\"",
+        "each = \"cgroup\"",
+        "each = \"unit\"\nname = \"web\"",
+        "each = \"unit\"\nname = \"a b{unit}\"",
+        "each = \"unit\"\nname = \"{unit\"",
+        "each = \"unit\"\nname = \"{0}\"",
+        "each = \"unit\"\nname = \"{qos}\"",
+        "each = \"unit\"\nlabels = { qos = \"*\" }",
+        "each = \"unit\"\nlabels = \"*\"",
+        "each = \"unit\"\nweight = 0",
+        "each = \"unit\"\nkind = \"process\"",
+        "each = \"unit\"\npid = 1",
+        "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1",
+    ],
+);
+
+/// Values of each key of each table, most of them right.
+const VALUES: [(&str, &[(&str, &[&str])]); 5] = [
+    (
+        "[agent]",
+        &[
+            (
+                "policy",
+                &[
+                    "[]",
+                    "[\"latency\", \"share\", \"vm-pools\"]",
+                    "[\"asymmetry\", \"promises\"]",
+                    "[\"share\", \"share\"]",
+                ],
+            ),
+            ("backend", &["\"auto\"", "\"sched_ext\"", "\"stock\""]),
+            ("guard", &["\"on\"", "\"report\"", "\"off\"", "true"]),
+            ("period_ms", &["10", "10000", "10_0", "0x50", "9", "80.0"]),
+        ],
+    ),
+    (
+        "[asymmetry]",
+        &[
+            ("slices", &["true", "false"]),
+            ("weight_step_percent", &["0.1", "1e1", "100", "101"]),
+            ("weight_floor_percent", &["1", "12.5", "+100.0", "nan"]),
+            ("latency_min_us", &["1", "3000", "0"]),
+            ("latency_max_us", &["3000", "10000000", "10000001"]),
+            ("conflict_ratio", &["1", "1e3", "0.9"]),
+            ("conflict_min", &["0", "9223372036854775807", "-1"]),
+            ("placement_periods", &["1", "100000", "0"]),
+        ],
+    ),
+    (
+        "[criticality]",
+        &[
+            ("test", &["\"edf-vd\"", "\"rm-exact\"", "\"demand\""]),
+            ("reserve_percent", &["1", "50.0", "0"]),
+            ("overhead_us", &["0", "-0.0", "1000", "inf"]),
+            ("temperature", &["0", "1000", "1001"]),
+        ],
+    ),
+    (
+        "[[tenant]]\nname = \"a-b.c_9\"\nexe = \"*\"",
+        &[
+            ("kind", &["\"process\"", "\"container\"", "\"vm\""]),
+            ("class", &["\"latency\"", "\"batch\"", "\"best\""]),
+            ("weight", &["1", "10000", "0"]),
+            ("vcpus", &["1", "1024", "1025"]),
+            ("objective", &["{ p99_ms = 1e-9 }", "{ p99_ms = 10 }", "{}"]),
+            ("pid", &["1", "[]", "[1, 4194303]", "[[1]]"]),
+            ("cgroup", &["'a\\\\x2d/**'", "\"\"\"a\"\"\""]),
+            ("cmdline", &["\"a.*\"", "'(?i)x'"]),
+            (
+                "criticality",
+                &[
+                    "\"low\"\nperiod_ms = 1\nbudget_ms = 0.1",
+                    "\"high\"\nperiod_ms = 4e3\nbudget_ms = 1\npessimistic_budget_ms = 1",
+                ],
+            ),
+        ],
+    ),
+    (
+        "[[tenants]]\neach = \"container\"",
+        &[
+            ("match", &["\"*\"", "\"a-{b,c}\""]),
+            ("labels", &["{}", "{ user = \"*\", id = \"0*\" }"]),
+            ("name", &["\"\"", "\"{name}\"", "\"a/{id}-{runtime}\""]),
+            ("class", &["\"latency\"", "\"batch\""]),
+            ("weight", &["1", "10000", "10001"]),
+            ("vcpus", &["1", "1024"]),
+            ("objective", &["{ p99_ms = 0.5 }"]),
+        ],
+    ),
+];
+
+/// A file of some of the tables, each with some of its keys.
+fn generated() -> impl Strategy<Value = String> {
+    let table = |(head, keys): (
+        &'static str,
+        &'static [(&'static str, &'static [&'static str])],
+    )| {
+        let line = |(key, values): &(&'static str, &'static [&'static str])| {
+            let key = *key;
+            let line = select(*values).prop_map(move |value| format!("{key} = {value}\n"));
+            proptest::option::weighted(0.3, line)
+        };
+        let lines: Vec<_> = keys.iter().map(line).collect();
+        let table = lines.prop_map(move |lines| {
+            let lines: String = lines.into_iter().flatten().collect();
+            format!("{head}\n{lines}")
+        });
+        proptest::option::of(table)
+    };
+    let tables: Vec<_> = VALUES.into_iter().map(table).collect();
+    tables.prop_map(|tables| tables.into_iter().flatten().collect())
+}
+
+#[test]
+fn what_the_parser_takes_fits_the_schema() {
+    let schema = validator();
+    let taken = Cell::new(0);
+    let config = ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let texts = prop_oneof![3 => generated(), 1 => mutated()];
+    let run = TestRunner::new(config).run(&texts, |text| {
+        if parse(Path::new("q"), &text).is_ok() {
+            let json = as_json(&text).unwrap();
+            let wrong = schema.validate(&json).err();
+            prop_assert!(wrong.is_none(), "{}\n{:?}", text, wrong);
+            taken.set(taken.get() + 1);
+        }
+        Ok(())
+    });
+    run.unwrap();
+    assert!(taken.get() > 1000, "{}", taken.get());
 }
 
 /// A change to a right file: bytes cut, put in, or replaced, lines doubled or dropped.

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod common;
+
+use common::{as_json, validator};
 use quell_agent::{client::Client, parse, wire};
 use quell_model::config::{
-    AgentFile, AgentSettings, AgentTenant, AsymmetrySettings, CriticalitySettings, Objective,
-    Selectors, TenantSpec, table,
+    AgentFile, AgentSettings, AgentTenant, AsymmetrySettings, CriticalitySettings, Mechanism,
+    Objective, Selectors, TenantSpec, drop_in_schema, schema, table,
 };
 use quell_model::{Effect, EffectInterval, Finding, Lever};
 use serde::Serialize;
@@ -158,14 +161,14 @@ fn at<'a>(file: &'a mut toml::Value, place: &str) -> &'a mut toml::Value {
     })
 }
 
-/// Whether a file is right with this number at a place.
-fn is_right_with(mut file: toml::Value, place: &str, number: f64) -> bool {
+/// A file with this number at a place.
+fn with(mut file: toml::Value, place: &str, number: f64) -> String {
     let value = at(&mut file, place);
     *value = match value {
         toml::Value::Integer(_) => toml::Value::Integer(number as i64),
         _ => toml::Value::Float(number),
     };
-    parse(Path::new("q"), &toml::to_string(&file).unwrap()).is_ok()
+    toml::to_string(&file).unwrap()
 }
 
 /// A range of numbers.
@@ -215,6 +218,7 @@ fn every_range_in_the_reference_is_the_range() {
     }
     let mut untried = stated_ranges(&read("docs/reference/configuration.md"));
     let mut tried = BTreeSet::new();
+    let schema = validator();
     for place in numbers(&file, "") {
         let mut steps = place.split('/').skip(1);
         let table = steps.next().unwrap().to_string();
@@ -239,8 +243,13 @@ fn every_range_in_the_reference_is_the_range() {
             expected.extend([(greatest, true), (greatest + step, false)]);
         }
         for (number, right) in expected {
-            let is_right = is_right_with(file.clone(), &place, number);
+            let text = with(file.clone(), &place, number);
+            let is_right = parse(Path::new("q"), &text).is_ok();
             assert_eq!(is_right, right, "{place} is {stated}: {number}");
+            // A schema cannot compare keys.
+            let fits = schema.is_valid(&as_json(&text).unwrap());
+            let told = right || !stated.contains('`');
+            assert!(!told || fits == right, "{place} is {stated}: {number}");
         }
     }
     assert!(
@@ -252,19 +261,160 @@ fn every_range_in_the_reference_is_the_range() {
 
 #[test]
 fn the_examples_are_right() {
-    parse(
-        Path::new("packaging/quell.toml"),
-        &read("packaging/quell.toml"),
-    )
-    .unwrap();
-    let reference = read("docs/reference/configuration.md");
-    let mut examples = 0;
-    for example in reference.split("```toml\n").skip(1) {
-        let example = example.split("```").next().unwrap();
-        parse(Path::new("docs/reference/configuration.md"), example).unwrap();
-        examples += 1;
+    let schema = validator();
+    let mut pages = vec![repository("docs/reference/configuration.md")];
+    for page in std::fs::read_dir(repository("docs/guide")).unwrap() {
+        pages.push(page.unwrap().path());
     }
-    assert!(examples > 0);
+    let mut examples = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for example in text.split("```toml\n").skip(1) {
+            let example = example.split("```").next().unwrap();
+            parse(&page, example).unwrap();
+            if let Err(wrong) = schema.validate(&as_json(example).unwrap()) {
+                panic!("{}: {}: {wrong}", page.display(), wrong.instance_path());
+            }
+            examples += 1;
+        }
+    }
+    assert!(examples > 6, "{examples}");
+}
+
+/// The shipped file with each setting that is commented out. A blank after the `#` is prose.
+fn with_all_settings() -> String {
+    let mut text = String::new();
+    for line in read("packaging/quell.toml").lines() {
+        let setting = line.strip_prefix('#');
+        let setting = setting.filter(|it| !it.is_empty() && !it.starts_with([' ', ':']));
+        // The only key that the file has both ways.
+        if line != "policy = []" {
+            text += &format!("{}\n", setting.unwrap_or(line));
+        }
+    }
+    text
+}
+
+#[test]
+fn the_shipped_file_observes_and_shows_the_defaults() {
+    let path = Path::new("packaging/quell.toml");
+    let text = read("packaging/quell.toml");
+    assert_eq!(parse(path, &text).unwrap(), AgentFile::observing());
+    let place = "#:schema /usr/share/quell/quell.schema.json\n";
+    assert!(text.starts_with(place));
+    let all = with_all_settings();
+    let file = parse(path, &all).unwrap();
+    let agent = AgentSettings {
+        mechanisms: Mechanism::ALL.to_vec(),
+        ..AgentSettings::default()
+    };
+    assert_eq!(file.agent, agent);
+    assert_eq!(file.asymmetry, AsymmetrySettings::default());
+    assert_eq!(file.criticality, CriticalitySettings::default());
+    for text in [text, all] {
+        validator().validate(&as_json(&text).unwrap()).unwrap();
+    }
+}
+
+/// The names in the parser's message about one that it does not know.
+fn expected_by_parser(text: &str) -> BTreeSet<String> {
+    let message = parse(Path::new("q"), text).unwrap_err().message;
+    assert!(message.starts_with("unknown "), "{text}: {message}");
+    let names = message.split('`').skip(1).step_by(2).skip(1);
+    names.map(str::to_string).collect()
+}
+
+#[test]
+fn parser_schema_and_shipped_file_have_the_same_keys() {
+    let schema = schema().to_value();
+    let all: toml::Value = toml::from_str(&with_all_settings()).unwrap();
+    let promise = [
+        "criticality",
+        "period_ms",
+        "budget_ms",
+        "pessimistic_budget_ms",
+    ];
+    let mut keys = 0;
+    for (table, text, place) in [
+        ("", "?", ""),
+        ("agent", "[agent]\n?", "/properties/agent"),
+        ("asymmetry", "[asymmetry]\n?", "/properties/asymmetry"),
+        ("criticality", "[criticality]\n?", "/properties/criticality"),
+        ("tenant", "[[tenant]]\n?", "/properties/tenant/items"),
+        ("tenants", "[[tenants]]\n?", "/properties/tenants/items"),
+    ] {
+        let mut known = expected_by_parser(&text.replace('?', "unknown = 1"));
+        if table == "tenants" {
+            // The parser knows these keys only to say why a rule has none of them.
+            known.retain(|key| !promise.contains(&key.as_str()));
+        }
+        let within = schema.pointer(place).unwrap();
+        assert_eq!(within["additionalProperties"], false, "{table}");
+        let within = within["properties"].as_object().unwrap();
+        assert_eq!(
+            BTreeSet::from_iter(within.keys().cloned()),
+            known,
+            "{table}"
+        );
+        let shown = match table {
+            "" => vec![&all],
+            _ => match &all[table] {
+                toml::Value::Array(tables) => tables.iter().collect(),
+                table => vec![table],
+            },
+        };
+        let shown = shown
+            .into_iter()
+            .flat_map(|it| it.as_table().unwrap().keys());
+        assert_eq!(shown.cloned().collect::<BTreeSet<_>>(), known, "{table}");
+        for (key, value) in within {
+            let told = value["description"]
+                .as_str()
+                .is_some_and(|it| !it.is_empty());
+            assert!(told, "{table}.{key} has no description");
+        }
+        keys += known.len();
+    }
+    assert!(keys > 40, "{keys}");
+    // Files in quell.d have the same tables.
+    let drop_in = drop_in_schema().to_value();
+    for tables in ["tenant", "tenants"] {
+        let items = format!("/properties/{tables}/items");
+        assert_eq!(drop_in.pointer(&items), schema.pointer(&items));
+    }
+}
+
+#[test]
+fn parser_and_schema_have_the_same_words() {
+    let schema = schema().to_value();
+    for (text, place) in [
+        ("[agent]\npolicy = [?]", "agent/properties/policy/items"),
+        ("[agent]\nbackend = ?", "agent/properties/backend"),
+        ("[agent]\nguard = ?", "agent/properties/guard"),
+        ("[criticality]\ntest = ?", "criticality/properties/test"),
+        ("[[tenant]]\nkind = ?", "tenant/items/properties/kind"),
+        ("[[tenant]]\nclass = ?", "tenant/items/properties/class"),
+        (
+            "[[tenant]]\ncriticality = ?",
+            "tenant/items/properties/criticality",
+        ),
+        ("[[tenants]]\neach = ?", "tenants/items/properties/each"),
+        ("[[tenants]]\nclass = ?", "tenants/items/properties/class"),
+    ] {
+        let words = schema
+            .pointer(&format!("/properties/{place}/oneOf"))
+            .unwrap();
+        let mut told = BTreeSet::new();
+        for word in words.as_array().unwrap() {
+            let names = word.get("enum").and_then(Value::as_array);
+            let names = names
+                .cloned()
+                .unwrap_or_else(|| vec![word["const"].clone()]);
+            told.extend(names.iter().map(|it| it.as_str().unwrap().to_string()));
+        }
+        let known = expected_by_parser(&text.replace('?', "\"unknown\""));
+        assert_eq!(told, known, "{place}");
+    }
 }
 
 #[test]

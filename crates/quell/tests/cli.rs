@@ -40,6 +40,7 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "admit",
         "lab",
         "record",
+        "schema",
         "completion",
         "man",
     ] {
@@ -273,9 +274,20 @@ fn check_says_what_a_right_file_amounts_to() {
     let (code, out, err) = said(&["check", "-c", &example.display().to_string()]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(
-        out.contains("ok: 3 tenants") && out.contains("period 80 ms"),
+        out.contains("ok: 0 tenants, 4 rules, policy []") && out.contains("period 80 ms"),
         "{out}"
     );
+}
+
+#[test]
+fn the_schema_is_json() {
+    for (args, tables) in [(&["schema"][..], 5), (&["schema", "--drop-in"], 2)] {
+        let (code, out, err) = said(args);
+        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+        let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let given = schema["properties"].as_object().unwrap();
+        assert_eq!(given.len(), tables, "{given:?}");
+    }
 }
 
 #[test]
