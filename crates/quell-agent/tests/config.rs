@@ -315,8 +315,11 @@ const RULES: (&[&str], &[&str]) = (
     ],
 );
 
+/// A key, and values of it.
+type Values = (&'static str, &'static [&'static str]);
+
 /// Values of each key of each table, most of them right.
-const VALUES: [(&str, &[(&str, &[&str])]); 5] = [
+const VALUES: [(&str, &[Values]); 5] = [
     (
         "[agent]",
         &[
@@ -392,13 +395,9 @@ const VALUES: [(&str, &[(&str, &[&str])]); 5] = [
 
 /// A file of some of the tables, each with some of its keys.
 fn generated() -> impl Strategy<Value = String> {
-    let table = |(head, keys): (
-        &'static str,
-        &'static [(&'static str, &'static [&'static str])],
-    )| {
-        let line = |(key, values): &(&'static str, &'static [&'static str])| {
-            let key = *key;
-            let line = select(*values).prop_map(move |value| format!("{key} = {value}\n"));
+    let table = |(head, keys): (&'static str, &'static [Values])| {
+        let line = |&(key, values): &Values| {
+            let line = select(values).prop_map(move |value| format!("{key} = {value}\n"));
             proptest::option::weighted(0.3, line)
         };
         let lines: Vec<_> = keys.iter().map(line).collect();
