@@ -13,9 +13,8 @@
 //! Threads that ended in the window wanted what they used.
 
 use crate::wire::ShareExplain;
-use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId, ThreadSample};
+use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId, ThreadSample, place_near};
 use quell_policy::share::{Group, Ideal, Problem, Thread, ideal};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The least length of a window.
@@ -40,11 +39,13 @@ pub struct Window {
     busy_ns: Option<u64>,
     /// The CPUs that were online at the window's end.
     cpus: CpuSet,
-    tenants: BTreeMap<TenantName, Tenant>,
+    /// The tenants, ascending by name.
+    tenants: Vec<Tenant>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Tenant {
+    name: TenantName,
     weight: TenantWeight,
     /// The bandwidth limit that was seen last, in CPUs.
     limit: Option<f64>,
@@ -76,8 +77,15 @@ impl Accounts {
         now.length_ns += snapshot.period_ns;
         let busy: Option<u64> = snapshot.host.cpus.iter().map(|cpu| cpu.busy_ns).sum();
         now.busy_ns = now.busy_ns.zip(busy).map(|(sum, busy)| sum + busy);
+        let mut likely = 0;
         for sample in &snapshot.tenants {
-            let tenant = now.tenants.entry(sample.name.clone()).or_default();
+            let at = place_near(&now.tenants, likely, |it| it.name.cmp(&sample.name));
+            let at = at.unwrap_or_else(|at| {
+                now.tenants.insert(at, Tenant::of_name(&sample.name));
+                at
+            });
+            likely = at + 1;
+            let tenant = &mut now.tenants[at];
             tenant.weight = sample.spec.weight.unwrap_or_default();
             tenant.limit = sample.limit_cpus;
             tenant.ended_ns += sample.ended.as_ref().map_or(0, |it| it.run_ns);
@@ -106,6 +114,17 @@ impl Accounts {
 }
 
 impl Tenant {
+    /// A tenant of which nothing was added yet.
+    fn of_name(name: &TenantName) -> Tenant {
+        Tenant {
+            name: name.clone(),
+            weight: TenantWeight::default(),
+            limit: None,
+            ended_ns: 0,
+            threads: Vec::new(),
+        }
+    }
+
     /// A thread's sums, searched for from place `at` on; `at` becomes the place after them, where the next
     /// thread's may be.
     fn of(&mut self, thread: &ThreadSample, at: &mut usize) -> &mut Used {
@@ -132,8 +151,8 @@ impl Window {
     /// A tenant's part of the window; `None` where the source does not show which threads waited.
     pub fn share(&self, name: &TenantName) -> Option<ShareExplain> {
         let (problem, ideal) = self.ideal()?;
-        let at = self.tenants.keys().position(|other| other == name)?;
-        let tenant = &self.tenants[name];
+        let at = self.tenants.binary_search_by(|it| it.name.cmp(name)).ok()?;
+        let tenant = &self.tenants[at];
         let demands = problem.threads.iter();
         let demand = demands
             .filter(|thread| thread.group == Some(at))
@@ -161,7 +180,7 @@ impl Window {
             ..Problem::default()
         };
         let mut run_ns = 0;
-        for (group, tenant) in self.tenants.values().enumerate() {
+        for (group, tenant) in self.tenants.iter().enumerate() {
             problem.groups.push(Group {
                 parent: None,
                 weight: tenant.weight.0,
@@ -285,7 +304,7 @@ mod tests {
             snapshot.tenants[0].threads = of_all.collect();
             accounts.add(&snapshot);
         }
-        let threads = &accounts.now.tenants[&"a".into()].threads;
+        let threads = &accounts.now.tenants[0].threads;
         let sums = threads.iter().map(|it| (it.id, it.run_ns, it.seen_ns));
         let expected = [(101, 2_000), (10, 1_000), (11, 2_000), (110, 2_000)];
         let expected = (0..4).map(|i| (all[i].id, expected[i].0, expected[i].1));

@@ -500,13 +500,13 @@ fn find_plan<'a>(plan: &'a Plan, name: &TenantName) -> Option<&'a TenantPlan> {
 /// The plan's reasons as decisions, not yet numbered.
 fn decisions_of(snapshot: &Snapshot, plan: &Plan) -> Vec<Decision> {
     let mut decisions = Vec::new();
-    for tenant in &plan.tenants {
-        let sample = snapshot.tenant(&tenant.name);
+    for (number, tenant) in plan.tenants.iter().enumerate() {
         for thread in tenant
             .threads
             .iter()
             .filter(|thread| !thread.reasons.is_empty())
         {
+            let sample = snapshot.tenant_near(number, &tenant.name);
             let seen = sample.and_then(|sample| sample.thread(thread.id));
             let name = seen.map_or_else(|| "".into(), |it| it.name.clone());
             decisions.extend(thread.reasons.iter().map(|reason| Decision {

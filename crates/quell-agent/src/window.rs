@@ -11,7 +11,7 @@
 //! copying and subtracting themselves, without keeping the loop waiting.
 //! All times are in ns.
 
-use quell_model::{Ended, Snapshot, TenantName, TenantSample, WaitBreakdown};
+use quell_model::{Ended, Snapshot, TenantName, TenantSample, WaitBreakdown, place_near};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -84,16 +84,18 @@ impl Totals {
         // A copy only where a checkpoint or a reader has it.
         let now = Arc::make_mut(&mut self.now);
         now.length_ns += snapshot.period_ns;
+        let mut likely = 0;
         for tenant in &snapshot.tenants {
             if !self.gone.is_empty() {
                 self.gone.remove(&tenant.name);
             }
-            let at = now.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
+            let at = place_near(&now.tenants, likely, |it| it.name.cmp(&tenant.name));
             let at = at.unwrap_or_else(|at| {
                 let none = Arc::new(TenantSums::none(tenant.name.clone()));
                 now.tenants.insert(at, none);
                 at
             });
+            likely = at + 1;
             let sums = &mut now.tenants[at];
             if sums.knows_less_than(tenant) || !is_idle(tenant) {
                 Arc::make_mut(sums).add(tenant);
@@ -228,20 +230,20 @@ fn is_idle(tenant: &TenantSample) -> bool {
     let waited = |it: &quell_model::ReadyTime| {
         it.sum_ns > 0 || it.histogram.as_ref().is_some_and(|it| !it.is_empty())
     };
-    let mut threads = tenant.threads.iter();
-    threads.all(|it| it.run_ns == 0 && !it.ready.as_ref().is_some_and(waited))
-        && tenant
-            .ended
-            .as_ref()
-            .is_none_or(|it| *it == Ended::default())
-        && tenant
-            .waits
-            .as_ref()
-            .is_none_or(|it| *it == WaitBreakdown::default())
+    let explained = tenant
+        .waits
+        .as_ref()
+        .is_none_or(|it| *it == WaitBreakdown::default())
         && tenant
             .occasions
             .as_ref()
             .is_none_or(|it| it.by_blocked_ns.is_empty())
+        && tenant
+            .ended
+            .as_ref()
+            .is_none_or(|it| *it == Ended::default());
+    let mut threads = tenant.threads.iter();
+    explained && threads.all(|it| it.run_ns == 0 && !it.ready.as_ref().is_some_and(waited))
 }
 
 impl TenantSums {
@@ -296,11 +298,14 @@ impl TenantSums {
             sum.steal_ns += waits.steal_ns;
             sum.unknown_ns += waits.unknown_ns;
             sum.others_ns += waits.others_ns;
+            let mut likely = 0;
             for (name, ns) in &waits.tenants {
-                match sum.tenants.binary_search_by(|(other, _)| other.cmp(name)) {
+                let at = place_near(&sum.tenants, likely, |(other, _)| other.cmp(name));
+                match at {
                     Ok(at) => sum.tenants[at].1 += ns,
                     Err(at) => sum.tenants.insert(at, (name.clone(), *ns)),
                 }
+                likely = at.unwrap_or_else(|at| at) + 1;
             }
             if sum.tenants.len() > 2 * CAUSES_MOST {
                 sum.list_at_most(CAUSES_MOST);

@@ -44,6 +44,6 @@ pub use shown::{shown, shown_json};
 pub use snapshot::{
     CpuSample, Ended, GuestSample, HostSample, Labels, Occasions, ReadyTime, SchedClass, Snapshot,
     Source, TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown,
-    Waker,
+    Waker, place_near,
 };
 pub use weight::{Nice, TenantWeight, Weight};

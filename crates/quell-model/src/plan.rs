@@ -295,6 +295,11 @@ impl ThreadPlan {
         }
     }
 
+    /// Whether the plan has no setting for the thread and no reason to tell, so that it may leave it out.
+    pub fn says_nothing(&self) -> bool {
+        !self.changes() && self.reasons.is_empty()
+    }
+
     /// Whether the plan has a setting for the thread.
     pub fn changes(&self) -> bool {
         let ThreadPlan {

@@ -6,6 +6,7 @@
 use crate::config::{Selectors, TenantSpec};
 use crate::{CgroupPath, CpuId, CpuSet, Nice, Pid, TenantName, ThreadId, Topology};
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +40,13 @@ impl Snapshot {
         let at = self.tenants.binary_search_by(|it| it.name.cmp(name));
         at.ok().map(|at| &self.tenants[at])
     }
+
+    /// The tenant of this name, which is likely the one of this number: plans list the tenants of their
+    /// snapshot in its order.
+    pub fn tenant_near(&self, number: usize, name: &TenantName) -> Option<&TenantSample> {
+        let at = place_near(&self.tenants, number, |it| it.name.cmp(name));
+        at.ok().map(|at| &self.tenants[at])
+    }
 }
 
 impl TenantSample {
@@ -46,6 +54,22 @@ impl TenantSample {
     pub fn thread(&self, id: ThreadId) -> Option<&ThreadSample> {
         let at = self.threads.binary_search_by_key(&id, |it| it.id);
         at.ok().map(|at| &self.threads[at])
+    }
+}
+
+/// The place of an entry of an ascending list, or the place where it belongs, as a binary search finds it.
+/// `likely` is looked at first: lists of the same tenants are gone through together.
+///
+/// # Errors
+/// The entry is not in the list: the place where it belongs.
+pub fn place_near<T>(
+    list: &[T],
+    likely: usize,
+    order: impl Fn(&T) -> Ordering,
+) -> Result<usize, usize> {
+    match list.get(likely).map(&order) {
+        Some(Ordering::Equal) => Ok(likely),
+        _ => list.binary_search_by(order),
     }
 }
 

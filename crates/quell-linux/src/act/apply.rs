@@ -36,14 +36,12 @@ impl Actuator {
         let mut period = Period::default();
         self.check_one_weight(&mut period.report);
         let mut nth = 0;
-        for tenant in &plan.tenants {
-            let sample = snapshot
-                .tenants
-                .binary_search_by(|t| t.name.cmp(&tenant.name))
-                .ok()
-                .map(|index| &snapshot.tenants[index]);
+        for (number, tenant) in plan.tenants.iter().enumerate() {
+            let sample = snapshot.tenant_near(number, &tenant.name);
             self.plan_weight(sample, tenant, &mut period);
-            period.affinity_owner = self.guests.affinity_owner(&tenant.name);
+            if !tenant.threads.is_empty() {
+                period.affinity_owner = self.guests.affinity_owner(&tenant.name);
+            }
             for thread in &tenant.threads {
                 self.plan_thread(sample, tenant, nth, thread, &mut period);
                 nth += 1;

@@ -15,7 +15,7 @@ use super::causes::Causes;
 use super::discover::Discovery;
 use super::host::CpuTimes;
 use super::monitor::{
-    Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, Reading,
+    Limits, Monitor, MonitorError, OCCASION_BUCKETS, ProcessEvent, RawTenant, RawThread, Reading,
     TenantIndex as MonitorIndex, TracePoints, WAIT_BUCKETS, cause,
 };
 use super::proc::{Reader, Stat};
@@ -23,7 +23,7 @@ use super::roster::Roster;
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
 use quell_model::{
-    CpuId, Ended, Nice, Occasions, Pid, SchedClass, ThreadId, ThreadRole, ThreadSample,
+    CpuId, Ended, Nice, Occasions, Pid, SchedClass, TenantName, ThreadId, ThreadRole, ThreadSample,
     ThreadSettings, ThreadState, Tid, WaitBreakdown, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -49,9 +49,9 @@ pub(crate) struct BpfSource {
     /// Whether the tenants are others than those that the monitor was told of.
     unsettled: bool,
     threads: Threads,
-    /// For each tenant number of the monitor (after a reload, numbers of other tenants): its counters in the
-    /// reading before, and the causes of its waits.
-    tenants: Vec<(Option<RawTenant>, Causes)>,
+    /// For each tenant number of the monitor (after a reload, numbers of other tenants): how its threads were
+    /// served up to the reading before, and the causes of their waits.
+    tenants: Vec<(Served, Causes)>,
     /// Calls of [`BpfSource::sample`] that succeeded since a call failed.
     unbroken: u32,
     kinds_epoch: u64,
@@ -69,6 +69,10 @@ struct Threads {
     membership: u64,
     /// For each tenant, its number of threads.
     lengths: Vec<usize>,
+    /// The slots of the threads whose samples are not all alike yet, see [`QUIET`].
+    lively: Vec<u32>,
+    /// The [`Threads::round`] in which the lists' order last changed.
+    placed: u64,
     settings: SettingsReader,
     names: Names,
     reader: Reader,
@@ -94,6 +98,8 @@ struct Known {
 struct SlotState {
     /// The index of the thread in the list of its tenant.
     index: u32,
+    /// The index of the thread in the reading.
+    at: u32,
     /// The [`RawThread::copied`] of [`Known::raw`]; `None` before the first reading.
     copied: Option<u32>,
     /// Successive periods in which nothing changed, up to [`QUIET`].
@@ -120,6 +126,24 @@ impl Names {
     }
 }
 
+/// How a tenant's threads were served up to a reading: the fields of [`RawTenant`]. Zeros before the first.
+#[derive(Debug, Clone)]
+struct Served {
+    occasions_ns: [u64; OCCASION_BUCKETS],
+    busy_ns: u64,
+    busy_periods: u64,
+}
+
+impl Default for Served {
+    fn default() -> Served {
+        Served {
+            occasions_ns: [0; OCCASION_BUCKETS],
+            busy_ns: 0,
+            busy_periods: 0,
+        }
+    }
+}
+
 /// The observations of one period.
 pub(crate) struct Counts {
     pub(crate) time_ns: u64,
@@ -133,6 +157,8 @@ pub(crate) struct Counts {
 /// The observations of a tenant in one period, besides its threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Explained {
+    /// The CPU time of its threads, in ns, without those that ended.
+    pub(crate) run_ns: u64,
     pub(crate) waits: WaitBreakdown,
     pub(crate) occasions: Occasions,
     pub(crate) ended: Ended,
@@ -308,16 +334,30 @@ impl BpfSource {
             self.threads.add_ended(reading, &mut tenants, period_ns);
             self.threads.follow(reading, places, role)?;
         }
+        // Lists that are not those of the call before the last have samples of other threads, or none.
+        let mut known = self.threads.placed + 2 < self.threads.round && !kinds_changed;
         lists.resize_with(places, Vec::new);
         for (list, &length) in lists.iter_mut().zip(&self.threads.lengths) {
+            known &= list.len() == length;
             list.resize_with(length, blank);
         }
+        let lively = self.threads.lively(reading);
+        let visited = match known {
+            true => lively,
+            false => (0..reading.threads.len() as u32).collect(), // there are fewer slots
+        };
         let mut waited = vec![0; places];
-        for raw in reading.threads.iter().filter(|raw| !raw.ended) {
+        for at in visited {
+            let raw = &reading.threads[at as usize];
+            if raw.ended {
+                continue;
+            }
             let tenant = usize::from(raw.tenant.0);
             if let Some(list) = lists.get_mut(tenant) {
-                waited[tenant] +=
+                let (ran, waits) =
                     (self.threads).sample(raw, list, role, kinds_changed, period_ns)?;
+                tenants[tenant].run_ns += ran;
+                waited[tenant] += waits;
             }
         }
         explain_tenants(&mut self.tenants, reading, roster, &waited, &mut tenants);
@@ -332,10 +372,26 @@ impl BpfSource {
 }
 
 impl Threads {
+    /// The indices in the reading of the threads whose samples may differ from those of the call before the
+    /// last, each once: they did not sleep on, or not long enough, or their refresh is due.
+    fn lively(&mut self, reading: &Reading) -> Vec<u32> {
+        let slots = self.slot_states.len() as u64;
+        let due = (PERIODS_PER_REFRESH - self.round % PERIODS_PER_REFRESH) % PERIODS_PER_REFRESH;
+        let due = (due..slots).step_by(PERIODS_PER_REFRESH as usize);
+        let due = due.filter(|&slot| self.known.get(slot as usize).is_some_and(Option::is_some));
+        let lively = self.lively.drain(..).map(u64::from).chain(due);
+        let at = lively.map(|slot| self.slot_states[slot as usize].at);
+        let mut all: Vec<u32> = reading.changed.iter().copied().chain(at).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Forgets all threads: those of this many other tenants come next.
     fn forget(&mut self, tenants: usize) {
         self.known.clear();
         self.slot_states.clear();
+        self.lively.clear();
         self.membership = 0;
         self.lengths = vec![0; tenants];
     }
@@ -382,11 +438,12 @@ impl Threads {
             },
         )?;
         self.membership = reading.membership;
+        self.placed = self.round;
         Ok(())
     }
 
     /// Brings a thread's sample in its tenant's list up to date with the reading. Returns how long the thread
-    /// waited in the period, in ns.
+    /// ran and waited in the period, in ns.
     fn sample(
         &mut self,
         raw: &RawThread,
@@ -394,13 +451,13 @@ impl Threads {
         role: impl Fn(&RawThread, &str) -> ThreadRole,
         kinds_changed: bool,
         period_ns: u64,
-    ) -> Result<u64, ObserveError> {
+    ) -> Result<(u64, u64), ObserveError> {
         let slot = raw.slot as usize;
         let Some(slot_state) = self.slot_states.get_mut(slot) else {
-            return Ok(0);
+            return Ok((0, 0));
         };
         let Some(sample) = list.get_mut(slot_state.index as usize) else {
-            return Ok(0);
+            return Ok((0, 0));
         };
         let moved = slot_state.copied != Some(raw.copied);
         let refresh = (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0;
@@ -409,12 +466,14 @@ impl Threads {
         } else if slot_state.quiet < QUIET {
             slot_state.quiet += 1;
         }
-        if slot_state.quiet == QUIET && sample.id == raw.id {
-            return Ok(0);
-        }
         let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
-            return Ok(0);
+            return Ok((0, 0));
         };
+        if slot_state.quiet < QUIET {
+            self.lively.push(raw.slot);
+        } else if sample.id == raw.id {
+            return Ok((0, 0));
+        }
         let first = slot_state.copied.replace(raw.copied).is_none();
         let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
         let renamed = before
@@ -440,7 +499,7 @@ impl Threads {
             true => known.throttled_ns = known.raw.throttled_ns,
             false => known.throttled_ns += sample.throttled_ns.unwrap_or(0),
         }
-        Ok(waited_ns(sample))
+        Ok((sample.run_ns, waited_ns(sample)))
     }
 }
 
@@ -448,7 +507,7 @@ impl Threads {
 /// beside those that ended. `counters` has each tenant's counters in the reading before, and is brought up to
 /// date.
 fn explain_tenants(
-    counters: &mut [(Option<RawTenant>, Causes)],
+    counters: &mut [(Served, Causes)],
     reading: &Reading,
     roster: &Roster,
     waited: &[u64],
@@ -468,9 +527,9 @@ fn explain_tenants(
                 cause::UNKNOWN as u16,
             );
             tenant.waits = breakdown(index, &parts, roster);
-            tenant.occasions = since_occasions(raw, before.as_ref());
+            tenant.occasions = before.occasions_until(raw);
         }
-        *before = Some(raw.without_waits());
+        before.go_on(raw);
     }
 }
 
@@ -562,7 +621,7 @@ fn place_threads(
     mut make: impl FnMut(&RawThread) -> Result<Option<Known>, ObserveError>,
 ) -> Result<Vec<usize>, ObserveError> {
     let mut members: Vec<Vec<(ThreadId, usize)>> = vec![Vec::new(); tenants];
-    for raw in &reading.threads {
+    for (at, raw) in reading.threads.iter().enumerate() {
         let slot = raw.slot as usize;
         if known.len() <= slot {
             known.resize_with(slot + 1, || None);
@@ -577,6 +636,7 @@ fn place_threads(
             *entry = make(raw)?;
             slot_states[slot] = SlotState::default();
         }
+        slot_states[slot].at = at as u32; // there are fewer slots
         if entry.is_some() {
             if let Some(members) = members.get_mut(usize::from(raw.tenant.0)) {
                 members.push((raw.id, slot));
@@ -693,6 +753,7 @@ fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
 /// The waits of a tenant in a period, by cause.
 fn breakdown(own: TenantIndex, parts: &[(u16, u64)], roster: &Roster) -> WaitBreakdown {
     let mut waits = WaitBreakdown::default();
+    let mut others: Vec<(u64, &TenantName)> = Vec::new();
     for &(by, ns) in parts {
         match usize::from(by) {
             cause::HOST | cause::IDLE => waits.host_ns += ns,
@@ -700,14 +761,21 @@ fn breakdown(own: TenantIndex, parts: &[(u16, u64)], roster: &Roster) -> WaitBre
             cause::STEAL => waits.steal_ns += ns,
             tenant if tenant == own => waits.own_ns += ns,
             tenant => match roster.name(tenant) {
-                Some(name) => waits.tenants.push((name.clone(), ns)),
+                Some(name) => others.push((ns, name)),
                 // The cause is undefined, or a tenant that is gone.
                 None => waits.unknown_ns += ns,
             },
         }
     }
-    waits.tenants.sort_unstable();
-    waits.list_at_most(CAUSES_MOST);
+    // Those that had the CPU longest, and of equal ones the first by name.
+    if others.len() > CAUSES_MOST {
+        others.select_nth_unstable_by(CAUSES_MOST, |a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        let rest = others.drain(CAUSES_MOST..);
+        waits.others_ns = rest.map(|(ns, _)| ns).sum();
+    }
+    others.sort_unstable_by_key(|(_, name)| *name);
+    let named = others.into_iter().map(|(ns, name)| (name.clone(), ns));
+    waits.tenants = named.collect();
     waits
 }
 
@@ -750,20 +818,23 @@ fn waits(now: &RawThread, before: &RawThread, throttled_before: u64, most_ns: u6
     (waited - throttled, throttled)
 }
 
-fn since_occasions(now: &RawTenant, before: Option<&RawTenant>) -> Occasions {
-    let mut by_blocked_ns: Vec<u64> = now.occasions_ns.to_vec();
-    let (mut busy_ns, mut busy_periods) = (now.busy_ns, now.busy_periods);
-    if let Some(before) = before {
-        let pairs = by_blocked_ns.iter_mut().zip(&before.occasions_ns);
-        pairs.for_each(|(now, before)| *now = now.saturating_sub(*before));
-        busy_ns = busy_ns.saturating_sub(before.busy_ns);
-        busy_periods = busy_periods.saturating_sub(before.busy_periods);
+impl Served {
+    /// The occasions since then.
+    fn occasions_until(&self, now: &RawTenant) -> Occasions {
+        let pairs = || now.occasions_ns.iter().zip(&self.occasions_ns);
+        let used = pairs().rposition(|(now, before)| now > before);
+        let used = used.map_or(0, |last| last + 1);
+        let since = pairs().map(|(now, before)| now.saturating_sub(*before));
+        Occasions {
+            by_blocked_ns: since.take(used).collect(),
+            busy_ns: now.busy_ns.saturating_sub(self.busy_ns),
+            busy_periods: now.busy_periods.saturating_sub(self.busy_periods),
+        }
     }
-    trim(&mut by_blocked_ns);
-    Occasions {
-        by_blocked_ns,
-        busy_ns,
-        busy_periods,
+
+    fn go_on(&mut self, now: &RawTenant) {
+        self.occasions_ns = now.occasions_ns;
+        (self.busy_ns, self.busy_periods) = (now.busy_ns, now.busy_periods);
     }
 }
 
@@ -791,7 +862,7 @@ fn trim<T: Default + PartialEq>(list: &mut Vec<T>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::monitor::{OCCASION_BUCKETS, RawWaker};
+    use super::super::monitor::RawWaker;
     use super::*;
     use proptest::prelude::*;
     use quell_model::ReadyTime;
@@ -1095,10 +1166,13 @@ mod tests {
                 blocked: 0,
             }
         };
-        let seen = since_occasions(&tenant(9, 50), Some(&tenant(4, 20)));
+        let mut before = Served::default();
+        before.go_on(&tenant(4, 20));
+        let seen = before.occasions_until(&tenant(9, 50));
         assert_eq!(seen.by_blocked_ns, [5, 0, 30]);
         assert_eq!((seen.busy_ns, seen.busy_periods), (50, 30));
-        let nothing = since_occasions(&tenant(9, 50), Some(&tenant(9, 50)));
+        before.go_on(&tenant(9, 50));
+        let nothing = before.occasions_until(&tenant(9, 50));
         assert!(nothing.by_blocked_ns.is_empty());
     }
 

@@ -10,15 +10,13 @@
 //! causes of a period sum to its run delay exactly, no cause's total goes back, and time that was put down to
 //! a wrong cause is corrected in the next periods.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 /// The causes of one tenant, since it has been observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Causes {
     /// For each cause that ever was one, ascending.
     known: Vec<Known>,
-    /// The causes of which more was counted than shown. With many tenants most causes are settled.
-    open: BTreeSet<u16>,
+    /// The causes of which more was counted than shown, ascending. With many tenants most causes are settled.
+    open: Vec<u16>,
 }
 
 /// The time of a cause, in ns.
@@ -34,8 +32,8 @@ struct Known {
 impl Causes {
     /// Divides `waited_ns` between the causes. The result is ascending by cause, without causes of 0 ns.
     /// `counted` has the counters of waits that ended, of the causes whose counter changed since the last
-    /// call at least; `going_on`, ascending by cause, is what waits that go on add to them up to now. Time
-    /// that they do not account for goes to the cause `unknown`.
+    /// call at least; `going_on` is what waits that go on add to them up to now; both ascending by cause.
+    /// Time that they do not account for goes to the cause `unknown`.
     pub(crate) fn divide(
         &mut self,
         counted: impl Iterator<Item = (u16, u64)>,
@@ -43,40 +41,70 @@ impl Causes {
         waited_ns: u64,
         unknown: u16,
     ) -> Vec<(u16, u64)> {
-        for (cause, ns) in counted {
-            let known = self.known(cause);
-            known.counted = ns;
-            self.settle(cause);
-        }
-        let mut ahead: BTreeMap<u16, u64> = self.open.iter().map(|cause| (*cause, 0)).collect();
-        ahead.extend(going_on.iter().copied());
-        let mut parts: Vec<(u16, u64)> = Vec::new();
-        for (cause, going_on) in ahead {
-            let known = self.known(cause);
-            let ahead = (known.counted + going_on).saturating_sub(known.shown);
-            if ahead > 0 {
-                parts.push((cause, ahead));
+        let open = std::mem::take(&mut self.open);
+        let mut counted = counted.peekable();
+        let mut going_on = going_on.iter().copied().peekable();
+        let mut open = open.into_iter().peekable();
+        // The places of the causes that have time to show, in `known`, with that time.
+        let mut parts: Vec<(usize, u64)> = Vec::new();
+        let mut from = 0;
+        loop {
+            let next = [
+                counted.peek().map(|it| it.0),
+                going_on.peek().map(|it| it.0),
+                open.peek().copied(),
+            ];
+            let Some(cause) = next.into_iter().flatten().min() else {
+                break;
+            };
+            open.next_if_eq(&cause);
+            let at = self.place(cause, from);
+            let known = &mut self.known[at];
+            if let Some((_, ns)) = counted.next_if(|it| it.0 == cause) {
+                known.counted = ns;
             }
+            let more = going_on.next_if(|it| it.0 == cause).map_or(0, |it| it.1);
+            let ahead = (known.counted + more).saturating_sub(known.shown);
+            if ahead > 0 {
+                parts.push((at, ahead));
+            }
+            from = at + 1;
         }
         let ahead: u64 = parts.iter().map(|(_, ns)| ns).sum();
         if ahead > waited_ns {
             let part =
                 |ns: u64| (u128::from(ns) * u128::from(waited_ns) / u128::from(ahead)) as u64;
-            parts.iter_mut().for_each(|(_, ns)| *ns = part(*ns));
-            let given: u64 = parts.iter().map(|(_, ns)| ns).sum();
+            let mut given = 0;
+            for (_, ns) in &mut parts {
+                *ns = part(*ns);
+                given += *ns;
+            }
             // The remainder of the division: less than a nanosecond for each cause.
             if let Some((_, most)) = parts.iter_mut().max_by_key(|(_, ns)| *ns) {
                 *most += waited_ns - given;
             }
-            parts.retain(|(_, ns)| *ns > 0);
-        } else if ahead < waited_ns {
-            add(&mut parts, unknown, waited_ns - ahead);
         }
-        for &(cause, ns) in &parts {
-            self.known(cause).shown += ns;
-            self.settle(cause);
+        for &(at, ns) in &parts {
+            self.show(at, ns);
+        }
+        let shown = parts.iter().filter(|(_, ns)| *ns > 0);
+        let mut parts: Vec<(u16, u64)> =
+            shown.map(|&(at, ns)| (self.known[at].cause, ns)).collect();
+        if ahead < waited_ns {
+            add(&mut parts, unknown, waited_ns - ahead);
+            let at = self.place(unknown, 0);
+            self.known[at].shown += waited_ns - ahead;
         }
         parts
+    }
+
+    /// Shows more of a cause. Causes are shown in their order, and one that is not settled by it stays open.
+    fn show(&mut self, at: usize, ns: u64) {
+        let known = &mut self.known[at];
+        known.shown += ns;
+        if known.counted > known.shown {
+            self.open.push(known.cause);
+        }
     }
 
     /// Lets what was counted and what was shown agree, of one cause or of all: what is counted from now on is
@@ -89,28 +117,21 @@ impl Causes {
         self.open.retain(|it| !meant(*it));
     }
 
-    fn known(&mut self, cause: u16) -> &mut Known {
-        let at = self.known.binary_search_by_key(&cause, |it| it.cause);
-        let at = at.unwrap_or_else(|at| {
-            let (counted, shown) = (0, 0);
-            let new = Known {
-                cause,
-                counted,
-                shown,
-            };
-            self.known.insert(at, new);
-            at
-        });
-        &mut self.known[at]
-    }
-
-    /// Keeps a cause among the open ones as long as more of it was counted than shown.
-    fn settle(&mut self, cause: u16) {
-        let known = *self.known(cause);
-        match known.counted > known.shown {
-            true => self.open.insert(cause),
-            false => self.open.remove(&cause),
-        };
+    /// The place of a cause in `known`, which is not before `from`.
+    fn place(&mut self, cause: u16, from: usize) -> usize {
+        let later = &self.known[from..];
+        match later.binary_search_by_key(&cause, |it| it.cause) {
+            Ok(at) => from + at,
+            Err(at) => {
+                let new = Known {
+                    cause,
+                    counted: 0,
+                    shown: 0,
+                };
+                self.known.insert(from + at, new);
+                from + at
+            }
+        }
     }
 }
 

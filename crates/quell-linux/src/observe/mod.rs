@@ -310,13 +310,15 @@ impl Observer {
             };
             let explained = seen.explained.as_mut();
             let explained = explained.map(|all| std::mem::take(&mut all[place]));
+            let threads = std::mem::take(&mut seen.threads[place]);
+            let ran = match &explained {
+                Some(it) => it.run_ns + it.ended.run_ns,
+                None => threads.iter().map(|thread| thread.run_ns).sum(),
+            };
             let (mut ended, rest) = explained
                 .map(|it| (it.ended, (it.waits, it.occasions)))
                 .unzip();
             let (waits, occasions) = rest.unzip();
-            let threads = std::mem::take(&mut seen.threads[place]);
-            let ran = threads.iter().map(|thread| thread.run_ns).sum::<u64>();
-            let ran = ran + ended.as_ref().map_or(0, |it| it.run_ns);
             let unknown_ns = exclusive_cgroups.unknown_ns(place, ran);
             if unknown_ns > 0 {
                 ended.get_or_insert_default().run_ns += unknown_ns;

@@ -13,6 +13,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use quell_model::config::{AgentTenant, Each, NamePart, TenantRule, TenantSpec};
 use quell_model::{TenantName, shown};
 use regex::Regex;
+use std::collections::BTreeMap;
 
 /// A tenant's place in the roster; of a table its index in the configuration.
 pub(crate) type TenantIndex = usize;
@@ -28,6 +29,8 @@ pub fn check_selectors(tenants: &[AgentTenant], rules: &[TenantRule]) -> Result<
 /// The compiled selectors of all tenants, and the rules.
 pub(crate) struct Selectors {
     tenants: Vec<Compiled>,
+    /// The first tenant whose `pid` selector names a process.
+    by_pid: BTreeMap<u32, TenantIndex>,
     rules: Vec<Rule>,
     pub(crate) needs: Needs,
 }
@@ -67,7 +70,6 @@ pub(crate) struct Needs {
 }
 
 struct Compiled {
-    pids: Vec<u32>,
     cgroup: Option<GlobMatcher>,
     unit: Option<String>,
     exe: Option<GlobMatcher>,
@@ -97,6 +99,7 @@ impl Selectors {
     ) -> Result<Selectors, SelectorError> {
         let mut needs = Needs::default();
         let mut tenants = Vec::with_capacity(specs.len());
+        let mut by_pid = BTreeMap::new();
         for (index, AgentTenant { selectors, .. }) in specs.iter().enumerate() {
             let error = |key: &str, value: &str, message: String| SelectorError {
                 key: format!("tenant[{index}].{key}"),
@@ -109,6 +112,9 @@ impl Selectors {
                 let glob = glob(below).map_err(|message| error(key, value, message))?;
                 Ok(Some(glob.compile_matcher()))
             };
+            for pid in &selectors.pid {
+                by_pid.entry(*pid).or_insert(index);
+            }
             let cmdline = match &selectors.cmdline {
                 Some(text) => Some(Regex::new(text).map_err(|e| {
                     error("cmdline", text, format!("is no regular expression: {e}"))
@@ -124,7 +130,6 @@ impl Selectors {
                 None => None,
             };
             let compiled = Compiled {
-                pids: selectors.pid.clone(),
                 cgroup: glob("cgroup", &selectors.cgroup)?,
                 unit,
                 exe: glob("exe", &selectors.exe)?,
@@ -146,6 +151,7 @@ impl Selectors {
         }
         Ok(Selectors {
             tenants,
+            by_pid,
             rules: compiled,
             needs,
         })
@@ -168,7 +174,7 @@ impl Selectors {
 
     /// The first tenant whose `pid` selector names this process.
     pub(crate) fn by_pid(&self, pid: u32) -> Option<TenantIndex> {
-        self.tenants.iter().position(|t| t.pids.contains(&pid))
+        self.by_pid.get(&pid).copied()
     }
 
     /// The first of these tenants that a process matches, `tenants` ascending; with all tenants, the tenant

@@ -82,10 +82,11 @@ impl Dasec {
             // Where no cgroup carries a tenant's weight, its threads' weights do.
             let weighs = settings.slices || tenant.scale != TenantWeight::DEFAULT;
             let threads = tenant.threads.iter_mut();
+            let threads = threads.map(|it| plan_thread(it, weighs));
             TenantPlan {
                 name: tenant.name.clone(),
                 weight: snapshot.tenants[tenant.sample].spec.weight,
-                threads: threads.map(|it| plan_thread(it, weighs)).collect(),
+                threads: threads.filter(|it| !it.says_nothing()).collect(),
                 promise: None,
                 group: None,
             }
@@ -116,8 +117,8 @@ impl Policy for Dasec {
                 }
             }
         }
-        // A plan that was not in force cannot be judged.
-        if changes || !self.acts {
+        // A plan that was not in force cannot be judged, and without a part nothing is.
+        if changes || !self.acts || !state::any_part(settings) {
             return self.plan(snapshot);
         }
         // A period without time, CPUs or threads cannot be judged either.

@@ -19,7 +19,7 @@ use super::text::{Counted, Load, Millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{
     CpuId, CpuSet, Reason, Rule, SchedClass, Snapshot, TenantName, TenantSample, TenantWeight,
-    ThreadId, ThreadSample, Weight,
+    ThreadId, ThreadSample, Weight, place_near,
 };
 use std::sync::Arc;
 
@@ -35,7 +35,9 @@ pub(super) struct Tenant {
     pub scale: TenantWeight,
     /// The sum of its threads' weights, which equals that of their initial weights.
     pub total: u64,
-    /// The tenant's threads, ascending by id.
+    /// Whether its threads are followed: from when there is something to say of them, until it is gone.
+    followed: bool,
+    /// The tenant's threads, ascending by id; none while they are not followed.
     pub threads: Vec<Thread>,
 }
 
@@ -102,12 +104,14 @@ pub(super) fn follow(tenants: &mut Vec<Tenant>, snapshot: &Snapshot, settings: &
     let order = ascending(&snapshot.tenants, |_| true, |tenant| &tenant.name);
 
     // New threads are compared with the threads as they were, their creators among them.
-    let mut newcomers: Vec<Vec<Thread>> = Vec::with_capacity(order.len());
-    for &index in &order {
+    let mut newcomers: Vec<Option<Vec<Thread>>> = Vec::with_capacity(order.len());
+    for (number, &index) in order.iter().enumerate() {
         let sample = &snapshot.tenants[index];
-        let known = tenants.binary_search_by(|tenant| tenant.name.cmp(&sample.name));
-        let old: &[Thread] = known.map_or(&[], |i| &tenants[i].threads);
-        newcomers.push(find_newcomers(tenants, old, sample, settings));
+        let known = place_near(tenants, number, |it| it.name.cmp(&sample.name));
+        let known = known.ok().map(|at| &tenants[at]);
+        let followed = known.is_some_and(|it| it.followed) || concerns(sample, settings);
+        let old: &[Thread] = known.map_or(&[], |it| &it.threads);
+        newcomers.push(followed.then(|| find_newcomers(tenants, old, sample, settings)));
     }
 
     let mut before = std::mem::take(tenants).into_iter().peekable();
@@ -121,12 +125,27 @@ pub(super) fn follow(tenants: &mut Vec<Tenant>, snapshot: &Snapshot, settings: &
                 sample: index,
                 scale: scale(sample),
                 total: 0,
+                followed: false,
                 threads: Vec::new(),
             });
         tenant.sample = index;
-        tenant.follow(sample, newcomers, settings);
+        if let Some(newcomers) = newcomers {
+            tenant.followed = true;
+            tenant.follow(sample, newcomers, settings);
+        }
         tenants.push(tenant);
     }
+}
+
+/// Whether any part of the feedback is on.
+pub(super) fn any_part(settings: &AsymmetrySettings) -> bool {
+    settings.slices || settings.latencies || settings.conflicts
+}
+
+/// Whether there is something to say of a tenant's threads: a part of the feedback is on, or their weights
+/// carry the tenant's.
+fn concerns(tenant: &TenantSample, settings: &AsymmetrySettings) -> bool {
+    any_part(settings) || scale(tenant) != TenantWeight::DEFAULT
 }
 
 impl Tenant {

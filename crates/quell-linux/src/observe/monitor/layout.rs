@@ -95,15 +95,20 @@ impl ThreadSlot {
             .then(|| self.generation.load(Relaxed))
     }
 
-    /// Whether the thread still sleeps as it did in an earlier copy, so that a new copy would be equal:
-    /// no counter changes while a thread is blocked.
-    pub fn still_sleeps(&self, earlier: &RawThread) -> bool {
-        let asleep = earlier.since_ns << state::BITS | state::BLOCKED;
+    /// The stamp of the slot for as long as the thread of a copy sleeps on, so that a new copy would be equal:
+    /// no counter changes while a thread is blocked. `None`: the thread did not sleep.
+    pub fn asleep(copy: &RawThread) -> Option<u64> {
         let slept = matches!(
-            earlier.state,
+            copy.state,
             Some(ThreadState::Blocked | ThreadState::Stopped | ThreadState::Frozen)
         );
-        slept && self.stamp.load(Acquire) == asleep
+        slept.then_some(copy.since_ns << state::BITS | state::BLOCKED)
+    }
+
+    /// Whether the thread sleeps on, by [`ThreadSlot::asleep`] of an earlier copy; reads nothing else of the
+    /// slot.
+    pub fn sleeps_on(&self, asleep: Option<u64>) -> bool {
+        asleep.is_some_and(|stamp| self.stamp.load(Acquire) == stamp)
     }
 
     /// A consistent copy as of `time_ns`. `None` if the slot is free, or was being written for so long (its
@@ -364,16 +369,16 @@ mod tests {
     fn a_thread_sleeps_on_until_its_stamp_changes() {
         let blocked = slot(100 << state::BITS | state::BLOCKED);
         let earlier = blocked.copy(3, 160).unwrap();
-        assert!(blocked.still_sleeps(&earlier));
+        assert!(blocked.sleeps_on(ThreadSlot::asleep(&earlier)));
         for other in [
             100 << state::BITS | state::FLUX,
             100 << state::BITS | state::ENDED,
             101 << state::BITS | state::BLOCKED,
         ] {
-            assert!(!slot(other).still_sleeps(&earlier));
+            assert!(!slot(other).sleeps_on(ThreadSlot::asleep(&earlier)));
         }
         let ready = slot(100 << state::BITS | state::READY);
-        assert!(!ready.still_sleeps(&ready.copy(3, 160).unwrap()));
+        assert!(!ready.sleeps_on(ThreadSlot::asleep(&ready.copy(3, 160).unwrap())));
     }
 
     #[test]

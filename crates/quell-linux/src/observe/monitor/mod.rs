@@ -32,7 +32,7 @@ pub use reading::{
 
 pub use error::MonitorError;
 pub use layout::cause;
-use layout::{OccasionsCopy, event};
+use layout::{OccasionsCopy, ThreadSlot, event};
 use libbpf_rs::{MapCore, MapFlags};
 pub use program::{Limits, TracePoints};
 use program::{Programs, io_error, walk};
@@ -55,6 +55,9 @@ pub struct Monitor {
     unverified: Vec<(Pid, TenantIndex)>,
     /// Whether assignments changed since the last pass over all tasks.
     dirty: bool,
+    /// For each thread of the reading, what shows that it slept on. It is kept apart, since for most threads
+    /// it is all that is read.
+    sleepers: Vec<Sleeper>,
     /// For each slot, the generation that was reported as ended.
     reported: Vec<u32>,
     /// Slots reported as ended by the last reading, free from the next reading on. One reading of delay
@@ -63,6 +66,14 @@ pub struct Monitor {
     /// Events of processes that exited before they were assigned.
     stillborn: Vec<ProcessEvent>,
     events_lost: u64,
+}
+
+/// A thread of the last reading.
+#[derive(Debug, Clone, Copy)]
+struct Sleeper {
+    slot: u32,
+    /// The slot's stamp while the thread sleeps on; `None`: the thread did not sleep.
+    asleep: Option<u64>,
 }
 
 impl Monitor {
@@ -80,6 +91,7 @@ impl Monitor {
             tenants: Vec::new(),
             unverified: Vec::new(),
             dirty: false,
+            sleepers: Vec::new(),
             reported: Vec::new(),
             ended: Vec::new(),
             stillborn: Vec::new(),
@@ -239,15 +251,16 @@ impl Monitor {
         self.reported.resize(end.max(self.reported.len()), 0);
         // The previous reading is updated in place: most threads sleep on, and of those only the stamp is
         // read. From the first thread that came or went on, all are copied.
+        let sleepers = &mut self.sleepers;
+        let changed = &mut self.reading.changed;
+        changed.clear();
         let (mut done, mut others) = (0, false);
         for index in 1..end {
             let Some(slot) = self.programs.threads.get(index) else {
                 break;
             };
-            let earlier = threads.get(done).filter(|t| t.slot == index as u32);
-            let listed = earlier.is_some();
-            let generation = earlier.map(|t| t.generation);
-            if earlier.is_some_and(|earlier| slot.still_sleeps(earlier)) {
+            let earlier = sleepers.get(done).filter(|it| it.slot == index as u32);
+            if earlier.is_some_and(|it| slot.sleeps_on(it.asleep)) {
                 done += 1;
                 continue;
             }
@@ -265,17 +278,27 @@ impl Monitor {
                 self.reported[index] = thread.generation;
                 self.ended.push(thread.slot);
             }
-            others |= thread.ended || generation != Some(thread.generation);
+            let listed = earlier.is_some();
+            let same = listed && threads[done].generation == thread.generation;
+            others |= thread.ended || !same;
+            let sleeper = Sleeper {
+                slot: thread.slot,
+                asleep: ThreadSlot::asleep(&thread),
+            };
             if listed {
-                threads[done] = thread;
+                (threads[done], sleepers[done]) = (thread, sleeper);
             } else {
                 threads.truncate(done);
+                sleepers.truncate(done);
                 threads.push(thread);
+                sleepers.push(sleeper);
             }
+            changed.push(done as u32); // there are fewer slots
             done += 1;
         }
         self.reading.membership += u64::from(others || done < threads.len());
         threads.truncate(done);
+        sleepers.truncate(done);
         Ok(())
     }
 
@@ -327,7 +350,9 @@ impl Monitor {
     fn waits_that_go_on(&self, time_ns: u64) -> BTreeMap<TenantIndex, BTreeMap<u16, u64>> {
         let mut sums: BTreeMap<TenantIndex, BTreeMap<u16, u64>> = BTreeMap::new();
         let waiting = |thread: &&RawThread| thread.state == Some(ThreadState::Ready);
-        for thread in self.reading.threads.iter().filter(waiting) {
+        let changed = self.reading.changed.iter(); // a thread that waits does not sleep
+        let changed = changed.map(|&at| &self.reading.threads[at as usize]);
+        for thread in changed.filter(waiting) {
             let Some(log) = self.programs.cpus.get(thread.cpu as usize) else {
                 continue;
             };

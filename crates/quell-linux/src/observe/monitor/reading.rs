@@ -32,6 +32,8 @@ pub struct Reading {
     /// Every thread under the monitor, by slot; those that ended since the last reading are in it
     /// once more with `ended` set and their final counters.
     pub threads: Vec<RawThread>,
+    /// The indices in `threads` of those that did not sleep on since the reading before, ascending.
+    pub changed: Vec<u32>,
     /// A number that grows whenever `threads` has other threads than in the reading before, or some have
     /// ended.
     pub membership: u64,
@@ -172,20 +174,6 @@ impl RawTenant {
             busy_periods: 0,
             ready: 0,
             blocked: 0,
-        }
-    }
-
-    /// A copy without the waits, of which there may be one for each pair of tenants.
-    pub(crate) fn without_waits(&self) -> RawTenant {
-        let (occasions_ns, busy_ns, busy_periods) =
-            (self.occasions_ns, self.busy_ns, self.busy_periods);
-        RawTenant {
-            occasions_ns,
-            busy_ns,
-            busy_periods,
-            ready: self.ready,
-            blocked: self.blocked,
-            ..RawTenant::unread(self.tenant)
         }
     }
 
