@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -18,6 +19,12 @@ const MOST: u64 = 8 << 20;
 
 /// The most names that are kept.
 const KEPT: usize = 4096;
+
+/// The drivers of podman's storage; each keeps lists of its own.
+const DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
+
+/// podman's lists of a driver. Containers that go with their first process (`--rm`) are in one of their own.
+const LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
 
 /// The names of the containers that were seen.
 pub(crate) struct ContainerNames {
@@ -34,22 +41,25 @@ struct Found {
     name: String,
 }
 
-/// A list of podman's, as of the time of its last change.
+/// A list of podman's, as of its last change: podman puts a new file in the place of the old one, and two
+/// changes may have the same time.
 struct List {
     path: PathBuf,
-    changed: Option<SystemTime>,
+    changed: Option<(u64, SystemTime)>,
     names: BTreeMap<String, String>,
 }
 
 impl ContainerNames {
     /// The names that the runtimes keep in their usual folders below `root`.
     pub(crate) fn below(root: &Path) -> ContainerNames {
-        let podman = root.join("var/lib/containers/storage/overlay-containers");
-        // Containers that go with their first process (`--rm`) are in a list of their own.
-        let lists = ["containers.json", "volatile-containers.json"];
+        let storage = root.join("var/lib/containers/storage");
+        let lists = DRIVERS.iter().flat_map(|driver| {
+            let folder = storage.join(format!("{driver}-containers"));
+            LISTS.map(|it| List::of(folder.join(it)))
+        });
         ContainerNames {
             docker: root.join("var/lib/docker/containers"),
-            podman: lists.map(|it| List::of(podman.join(it))).into(),
+            podman: lists.collect(),
             known: BTreeMap::new(),
         }
     }
@@ -105,9 +115,8 @@ impl List {
     }
 
     fn name_of(&mut self, id: &str) -> Option<String> {
-        let changed = std::fs::metadata(&self.path)
-            .and_then(|it| it.modified())
-            .ok()?;
+        let file = std::fs::metadata(&self.path).ok()?;
+        let changed = (file.ino(), file.modified().ok()?);
         if self.changed != Some(changed) {
             self.changed = Some(changed);
             let all = read(&self.path).unwrap_or_default();
@@ -163,7 +172,7 @@ mod tests {
             r#"{"ID":"x","Name":"/web","Config":{}}"#,
         );
         let podman = "var/lib/containers/storage/overlay-containers";
-        let [kept, removed, other] = ["a", "b", "c"].map(|it| ID.replace('0', it));
+        let [kept, removed, other, copied] = ["a", "b", "c", "d"].map(|it| ID.replace('0', it));
         let list = format!(r#"[{{"id":"y"}},{{"id":"{kept}","names":["db"]}}]"#);
         write(dir.path(), &format!("{podman}/containers.json"), &list);
         let list = format!(r#"[{{"id":"{removed}","names":["job"]}}]"#);
@@ -172,6 +181,9 @@ mod tests {
             &format!("{podman}/volatile-containers.json"),
             &list,
         );
+        let list = format!(r#"[{{"id":"{copied}","names":["copy"]}}]"#);
+        let vfs = "var/lib/containers/storage/vfs-containers/containers.json";
+        write(dir.path(), vfs, &list);
         let mut names = ContainerNames::below(dir.path());
         for (path, runtime, expected) in [
             (format!("/docker/{ID}"), "docker", Some("web")),
@@ -186,6 +198,11 @@ mod tests {
                 format!("/machine.slice/libpod-{removed}.scope"),
                 "podman",
                 Some("job"),
+            ),
+            (
+                format!("/libpod_parent/libpod-{copied}"),
+                "podman",
+                Some("copy"),
             ),
             (format!("/docker/{other}"), "docker", None),
             (
@@ -208,6 +225,31 @@ mod tests {
         let late = format!("var/lib/docker/containers/{other}/config.v2.json");
         write(dir.path(), &late, r#"{"Name":"/late"}"#);
         assert_eq!(of(&mut names, &other).as_deref(), Some("late"));
+    }
+
+    #[test]
+    fn a_list_that_another_took_the_place_of_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = "var/lib/containers/storage/overlay-containers";
+        let time = SystemTime::UNIX_EPOCH;
+        let put = |id: &str, name: &str| {
+            let list = format!(r#"[{{"id":"{id}","names":["{name}"]}}]"#);
+            write(dir.path(), &format!("{folder}/new"), &list);
+            let folder = dir.path().join(folder);
+            let new = File::options().write(true).open(folder.join("new"));
+            new.unwrap().set_modified(time).unwrap();
+            fs::rename(folder.join("new"), folder.join("containers.json")).unwrap();
+        };
+        let [first, second] = ["a", "b"].map(|it| ID.replace('0', it));
+        let mut names = ContainerNames::below(dir.path());
+        let mut of = |id: &str| {
+            let path = format!("/machine.slice/libpod-{id}.scope");
+            names.of(&mut sources::container(&path).unwrap())
+        };
+        put(&first, "one");
+        assert_eq!(of(&first).as_deref(), Some("one"));
+        put(&second, "two"); // at the same time
+        assert_eq!(of(&second).as_deref(), Some("two"));
     }
 
     #[test]
