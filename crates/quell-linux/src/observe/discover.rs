@@ -451,7 +451,7 @@ impl Discovery {
                     cmdline = text.unwrap_or_default();
                 }
                 kind = Kind::Qemu;
-                nameless = !qemu::names_threads(cmdline);
+                nameless = qemu::has_machine(cmdline) && !qemu::names_threads(cmdline);
             }
         }
         let tenant = owner.and_then(|owner| self.place_of(owner));

@@ -29,6 +29,21 @@ pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
         })
 }
 
+/// Whether a QEMU with this command line runs a machine. libvirt also starts QEMUs without one, to ask them what
+/// they can do.
+pub(crate) fn has_machine(cmdline: &[u8]) -> bool {
+    let mut arguments = cmdline.split(|&b| b == 0);
+    let is_option = |it: &&[u8]| [&b"-machine"[..], b"--machine", b"-M", b"--M"].contains(it);
+    while arguments.by_ref().any(|it| is_option(&it)) {
+        let value = arguments.next().unwrap_or_default();
+        let kind = options(&String::from_utf8_lossy(value)).next();
+        if matches!(kind.as_deref(), Some("none" | "type=none")) {
+            return false;
+        }
+    }
+    true
+}
+
 /// Whether a QEMU with this command line names its threads for certain.
 pub(crate) fn names_threads(cmdline: &[u8]) -> bool {
     let name = name(cmdline).unwrap_or_default();
@@ -197,6 +212,25 @@ mod tests {
     }
 
     #[test]
+    fn a_qemu_that_is_only_asked_what_it_can_do_has_no_machine() {
+        for (cmdline, expected) in [
+            (
+                "qemu\0-S\0-no-user-config\0-nodefaults\0-nographic\0-machine\0none,accel=kvm:tcg\0-daemonize\0",
+                false,
+            ),
+            ("qemu\0-M\0none\0", false),
+            ("qemu\0--machine\0type=none\0", false),
+            ("qemu\0-machine\0usb=off\0-machine\0none\0", false),
+            ("qemu\0-machine\0pc-q35-10.0,usb=off\0", true),
+            ("qemu\0-name\0none\0", true),
+            ("qemu\0-machine\0", true),
+            ("qemu\0", true),
+        ] {
+            assert_eq!(has_machine(cmdline.as_bytes()), expected, "{cmdline:?}");
+        }
+    }
+
+    #[test]
     fn uuids() {
         let uuid = "6f0d3e3c-7c1a-4b43-9d6e-1f8f3a0f5c11";
         let line = format!("qemu\0-name\0guest=a\0-uuid\0{}\0-S\0", uuid.to_uppercase());
@@ -290,7 +324,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>, text: String) {
-            let _ = (is_qemu(&bytes), guest_name(&bytes), agent_socket(&bytes), super::uuid(&bytes), vhost_owner(&bytes), role(&text));
+            let _ = (is_qemu(&bytes), has_machine(&bytes), guest_name(&bytes), agent_socket(&bytes), super::uuid(&bytes), vhost_owner(&bytes), role(&text));
         }
 
         #[test]

@@ -235,6 +235,11 @@ impl Selectors {
         if let Some(table) = self.first(facts, 0..self.tenants.len()) {
             return Some(Owner::Table(table));
         }
+        // It is not to be a unit until its machine is found.
+        let exe = facts.exe.filter(|_| self.needs.vms);
+        if exe.is_some_and(|exe| facts.cgroups.iter().any(|it| sources::becomes_vm(exe, it))) {
+            return None;
+        }
         let mut rules = self.rules.iter().enumerate();
         rules.find_map(|(rule, it)| {
             let (name, thing) = it.find(facts, names)?;
@@ -695,6 +700,47 @@ mod tests {
         assert!(!named("", &long).contains('\u{202e}'));
         let umlaut = rule(Each::Unit, |it| it.finds.matches = Some("é*".into()));
         assert!(found(&[umlaut], "/system.slice/éa.service").is_some());
+    }
+
+    #[test]
+    fn a_machine_that_libvirt_starts_is_no_unit_before_it_is_a_machine() {
+        let all = [Each::Vm, Each::Unit].map(TenantRule::all);
+        let scope = r"/machine.slice/machine-qemu\x2d1\x2dweb.scope";
+        let cmdline = b"/usr/bin/qemu-system-x86_64\0-name\0guest=web\0";
+        let found = |rules: &[TenantRule], exe: &str, cgroup: &str| {
+            let selectors = Selectors::new(&[], rules).unwrap();
+            let facts = Facts {
+                cgroups: &[cgroup],
+                exe: Some(exe.as_bytes()),
+                cmdline,
+                ..Facts::default()
+            };
+            match selectors.classify(&facts, &mut ContainerNames::none())? {
+                Owner::Found { name, .. } => Some(name),
+                Owner::Table(_) => None,
+            }
+        };
+        let unit = r"machine-qemu\x2d1\x2dweb.scope";
+        for (rules, exe, cgroup, expected) in [
+            (&all[..], "/usr/sbin/libvirtd", scope, None),
+            (&all, "/usr/sbin/virtqemud", scope, None),
+            (&all, "/usr/bin/qemu-system-x86_64", scope, Some("web")),
+            (&all, "/usr/libexec/virtiofsd", scope, Some(unit)),
+            (
+                &all,
+                "/usr/sbin/libvirtd",
+                "/system.slice/libvirtd.service",
+                Some("libvirtd.service"),
+            ),
+            // Where only units are asked for, the scope is one from the beginning.
+            (&all[1..], "/usr/sbin/libvirtd", scope, Some(unit)),
+        ] {
+            assert_eq!(
+                found(rules, exe, cgroup).as_deref(),
+                expected,
+                "{exe} in {cgroup}"
+            );
+        }
     }
 
     #[test]

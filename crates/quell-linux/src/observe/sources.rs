@@ -292,10 +292,18 @@ pub(crate) fn is_vmm(exe: &[u8]) -> bool {
     vmm(exe).is_some()
 }
 
+/// Whether a process is about to run a virtual machine: libvirt puts a process of its own into the machine's scope,
+/// and only then the process becomes QEMU.
+pub(crate) fn becomes_vm(exe: &[u8], path: &str) -> bool {
+    let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
+    let is_libvirt = name == b"libvirtd" || name == b"virtqemud";
+    is_libvirt && components(path).any(|(part, _)| part.starts_with(r"machine-qemu\x2d"))
+}
+
 /// The virtual machine that a process runs, by its program and arguments. `leader` is its first process:
 /// names are given by whoever starts a machine, and need not be unique.
 pub(crate) fn vm(leader: u32, exe: &[u8], cmdline: &[u8]) -> Option<Thing> {
-    let vmm = vmm(exe)?;
+    let vmm = vmm(exe).filter(|it| *it != "qemu" || qemu::has_machine(cmdline))?;
     let by_socket = |option| argument(cmdline, option).and_then(|it| socket_name(&it));
     let name = match vmm {
         "qemu" => qemu::guest_name(cmdline),
