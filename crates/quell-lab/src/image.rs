@@ -223,6 +223,13 @@ impl Image {
         for (name, program) in [("sh", "bash"), ("awk", "gawk")] {
             self.link(&Path::new("/usr/bin").join(name), Path::new(program));
         }
+        // They would also take these two folders away, and programs look there for one another's sockets.
+        for (name, folder) in [("run", "/run"), ("lock", "/run/lock")] {
+            let at = Path::new("/var").join(name);
+            let there = self.at(&at);
+            self.nodes.retain(|path, _| !path.starts_with(&there));
+            self.link(&at, Path::new(folder));
+        }
         for dir in ["/root", "/proc", "/sys", "/dev", "/run", "/tmp"] {
             self.dir(Path::new(dir));
         }
