@@ -11,6 +11,7 @@ mod common;
 
 mod agent;
 mod bench;
+mod churn;
 mod found;
 mod host;
 mod sched;

@@ -1,9 +1,11 @@
 //! A host as operators have it: Debian with systemd as its first process, and real units.
 
-use crate::common;
-use quell_lab::Lab;
+mod containers;
+mod machines;
+mod pods;
+mod watch;
+
 use serde_json::Value;
-use std::process::Command;
 
 /// A service that is disturbed by a batch unit, and Quell without a configuration.
 const UNITS: &str = r#"
@@ -23,24 +25,10 @@ systemctl stop quell.service; systemctl is-failed quell.service || true
 
 #[test]
 fn units_of_a_real_systemd_are_tenants() {
-    if !common::lab_is_ready() {
+    let Some((folder, said)) = watch::on_host(&[], UNITS) else {
         return;
-    }
-    if !Lab::open().unwrap().has_system(&[]) {
-        quell_testkit::skip!(Lab, "the lab has no system (`quell lab setup --system`)");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args(["lab", "host", "--cpus", "2", "--out"])
-        .arg(folder.path())
-        .args(["--", "sh", "-c", UNITS])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let log = String::from_utf8_lossy(&output.stderr);
-    println!("{said}\n{log}");
-    assert!(output.status.success());
+    };
+    println!("{said}");
     let text = std::fs::read_to_string(folder.path().join("status.json")).unwrap();
     let status: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["source"], "bpf");
