@@ -29,8 +29,8 @@ pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
         })
 }
 
-/// Whether a QEMU with this command line runs a machine. libvirt also starts QEMUs without one, to ask them what
-/// they can do.
+/// Whether a QEMU with this command line runs a machine. libvirt also starts QEMUs without one, to ask them
+/// what they can do.
 pub(crate) fn has_machine(cmdline: &[u8]) -> bool {
     let mut arguments = cmdline.split(|&b| b == 0);
     let is_option = |it: &&[u8]| [&b"-machine"[..], b"--machine", b"-M", b"--M"].contains(it);

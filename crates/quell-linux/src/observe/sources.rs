@@ -292,8 +292,8 @@ pub(crate) fn is_vmm(exe: &[u8]) -> bool {
     vmm(exe).is_some()
 }
 
-/// Whether a process is about to run a virtual machine: libvirt puts a process of its own into the machine's scope,
-/// and only then the process becomes QEMU.
+/// Whether a process is about to run a virtual machine: libvirt puts a process of its own into the machine's
+/// scope, and only then the process becomes QEMU.
 pub(crate) fn becomes_vm(exe: &[u8], path: &str) -> bool {
     let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
     let is_libvirt = name == b"libvirtd" || name == b"virtqemud";

@@ -48,6 +48,10 @@ quell run -c quell.toml --socket /run/q.sock --journal /root/journal > $OUT/agen
 [ $BACKEND = stock ] || await grep -q enabled /sys/kernel/sched_ext/state
 await eval 'status | grep -c "\"name\": \"stay.service\"" > /dev/null' 2> /dev/null
 await grep -q 200 $cg/stay.service/cpu.weight
+# The agent keeps its last 10,000 decisions, of which the first is one for each new thread.
+for batch in $(seq $((FILL / 500))); do
+    sh -c 'echo $$ > $1/cgroup.procs; for turn in $(seq 500); do sleep 0.5 & done; wait' - $cg/stay.service
+done
 status > $OUT/first.json
 begin=$(hundredths); number=0
 while [ $number -lt $TENANTS ]; do
@@ -85,9 +89,11 @@ fn changed(journal: &str) -> BTreeSet<String> {
 }
 
 fn churn(backend: &str) {
-    let minutes = std::env::var("QUELL_CHURN_MINUTES").map(|it| it.parse::<u64>().unwrap());
+    let minutes = std::env::var("QUELL_CHURN_MINUTES").ok();
+    let minutes = minutes.map(|it| it.parse::<u64>().unwrap());
     let number = minutes.map_or(40, |it| it * 200);
-    let head = format!("TENANTS={number}; BACKEND={backend}\n");
+    let fill = minutes.map_or(0, |_| 10_000);
+    let head = format!("TENANTS={number}; FILL={fill}; BACKEND={backend}\n");
     let Some((folder, said)) = in_guest(&[&head, CHURN]) else {
         return;
     };

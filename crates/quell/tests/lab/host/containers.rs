@@ -94,7 +94,7 @@ fn containers_of_docker_and_containerd_are_tenants() {
     are_tenants(&watched, &expected);
 }
 
-/// Each of these containers, by name, runtime and class, was one tenant, of two threads, and gone after its end.
+/// Each of these containers, by name, runtime and class, was one tenant of two threads, and gone after its end.
 fn are_tenants(watched: &Watched, expected: &[(&str, &str, &str)]) {
     for (name, runtime, class) in expected {
         let tenant = watched.tenant(name, "steady");

@@ -11,7 +11,8 @@ each = "container"
 each = "unit"
 "#;
 
-/// With systemd's driver a pod is a slice, and its containers are scopes in it; with the other driver all are folders.
+/// With systemd's driver a pod is a slice, and its containers are scopes in it; with the other driver all are
+/// folders.
 const PODS: &str = r#"
 hex() { printf "$1%.0s" $(seq 64); }
 uid() { echo $1$1$1$1$1$1$1$1-0000-4000-8000-000000000000; }
