@@ -64,7 +64,7 @@ tar -C /root/box -c . | docker import - box > /dev/null
 docker run -d --name web --network none box two > /dev/null
 docker run -d --rm --cgroup-parent batch.slice --name job --network none box two > /dev/null
 id=$(printf 'ab%.0s' $(seq 32))
-ctr run -d --rootfs /root/box $id two
+ctr run -d --rootfs /root/box $id /bin/two
 web=$(docker inspect -f '{{.State.Pid}}' web); job=$(docker inspect -f '{{.State.Pid}}' job)
 abababababab=$(ctr task ls | sed -n "s/^$id *\([0-9]*\).*/\1/p")
 for pid in $web $job $abababababab; do sed 's/[0-9a-f]\{64\}/ID/' /proc/$pid/cgroup; done
@@ -94,7 +94,7 @@ fn containers_of_docker_and_containerd_are_tenants() {
     are_tenants(&watched, &expected);
 }
 
-/// Each of these containers, by name, runtime and class, was one tenant of two threads, and gone after its end.
+/// Each of these containers, by name, runtime and class, was one tenant of two threads, and gone after it.
 fn are_tenants(watched: &Watched, expected: &[(&str, &str, &str)]) {
     for (name, runtime, class) in expected {
         let tenant = watched.tenant(name, "steady");

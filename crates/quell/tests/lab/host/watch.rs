@@ -51,8 +51,8 @@ pub struct Watched {
     events: Vec<(f64, String)>,
 }
 
-/// Runs a script on a host with these packages, beside an agent that has these rules; `None` where the lab does
-/// not have them.
+/// Runs a script on a host with these packages, beside an agent that has these rules; `None` where the lab
+/// does not have them.
 pub fn watched(packages: &[&str], rules: &str, script: &str) -> Option<Watched> {
     let (folder, said) = on_host(
         packages,
