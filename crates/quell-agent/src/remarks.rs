@@ -63,7 +63,7 @@ pub fn of(tenant: &TenantSample) -> Vec<String> {
     }
     if let idle @ 1.. = count(SchedClass::Idle) {
         remarks.push(format!(
-            "{} SCHED_IDLE: they are left alone, and run where nobody else wants to",
+            "{} SCHED_IDLE: they are left alone, and give way to the other threads of their cgroup",
             of(idle)
         ));
     }
