@@ -13,7 +13,7 @@ use crate::wire::PeriodCost;
 use crate::{AgentError, effects, ratelimit::RateLimit};
 use quell_control::{Listen, Period};
 use quell_linux::observe::ObserveError;
-use quell_model::config::{AgentFile, Mechanism};
+use quell_model::config::AgentFile;
 use quell_model::report::{ApplyReport, RestoreReport, list};
 use quell_model::{Effect, Finding, Plan, Reservation, Snapshot, TenantName, ThreadId};
 use quell_policy::Policy;
@@ -38,6 +38,14 @@ pub struct Assembly {
     pub facts: Facts,
 }
 
+/// A configuration that was read anew.
+pub struct Renewed {
+    /// The configuration.
+    pub config: AgentFile,
+    /// The tenants that ask for a promise in it.
+    pub asking: BTreeSet<TenantName>,
+}
+
 /// Reads configurations and makes the loop's parts by them.
 pub trait Assemble {
     /// Reads the configuration anew. `before` is the one in force, and `reservations` are the promises
@@ -49,7 +57,8 @@ pub trait Assemble {
         &mut self,
         before: &AgentFile,
         reservations: &[Reservation],
-    ) -> Result<AgentFile, AgentError>;
+        observer: &dyn HostObserver,
+    ) -> Result<Renewed, AgentError>;
 
     /// Makes a configuration's parts, for this observer of its tenants and this actuator. The promises in
     /// `reservations` stay in force, and so does what the guard of the policy `before` has found.
@@ -261,9 +270,11 @@ impl Controller {
     /// the owners chose, not what the previous policy set. Promises are not interrupted for that.
     fn renew(&mut self) -> Result<(), AgentError> {
         let plan = self.reporter.state.plan().unwrap_or_default();
-        let config = self.assemble.read(&self.parts.config, &plan.reservations)?;
+        let observer = self.observer.as_ref();
+        let Renewed { config, asking } =
+            (self.assemble).read(&self.parts.config, &plan.reservations, observer)?;
         if let Some(actuator) = &mut self.actuator {
-            let report = actuator.hand_over(&bound(&plan, &config));
+            let report = actuator.hand_over(&bound(&plan, &asking));
             match report.is_complete() {
                 true => info!("before the new configuration: {report}"),
                 false => error!("before the new configuration: {report}"),
@@ -415,14 +426,10 @@ impl Drop for Controller {
     }
 }
 
-/// The threads bound to a CPU for a promise that the new configuration has as well.
-fn bound(plan: &Plan, config: &AgentFile) -> BTreeSet<ThreadId> {
-    let asks = |name: &TenantName| {
-        let mut tenants = config.tenants.iter();
-        tenants.any(|it| it.spec.name == name.as_str() && it.spec.criticality.is_some())
-    };
+/// The threads bound to a CPU for a promise that their tenants ask for in the new configuration as well.
+fn bound(plan: &Plan, asking: &BTreeSet<TenantName>) -> BTreeSet<ThreadId> {
     let tenants = plan.tenants.iter();
-    let tenants = tenants.filter(|it| config.agent.has(Mechanism::Criticality) && asks(&it.name));
+    let tenants = tenants.filter(|it| asking.contains(&it.name));
     let threads = tenants.flat_map(|it| &it.threads);
     let served = threads.filter(|it| it.server.is_some());
     served.map(|it| it.id).collect()

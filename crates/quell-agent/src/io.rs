@@ -3,7 +3,7 @@
 use quell_control::{Act, Observe};
 use quell_linux::act::Actuator;
 use quell_linux::guest::Guests;
-use quell_linux::observe::{ObserveError, Observer, TracePoints};
+use quell_linux::observe::{ObserveError, Observer, Survey, TracePoints, survey};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_model::{ApplyReport, Plan, RestoreReport, Snapshot, Source, TenantName, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,11 @@ pub trait HostObserver: Observe<Error = ObserveError> {
     fn trace_points(&self) -> Option<TracePoints> {
         None
     }
+    /// The tenants that a configuration would have now.
+    ///
+    /// # Errors
+    /// When the host cannot be read.
+    fn survey(&self, config: &AgentFile) -> Result<Survey, ObserveError>;
     /// Observes the tenants of another configuration from now on.
     ///
     /// # Errors
@@ -106,6 +111,10 @@ impl HostObserver for Asking {
 
     fn trace_points(&self) -> Option<TracePoints> {
         self.observer.trace_points()
+    }
+
+    fn survey(&self, config: &AgentFile) -> Result<Survey, ObserveError> {
+        survey(&config.tenants, &config.rules)
     }
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {

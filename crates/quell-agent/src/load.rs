@@ -1,10 +1,11 @@
 //! From `quell.toml` to checked settings.
 
 use crate::{AgentError, DEFAULT_CONFIG};
-use quell_linux::observe::check_selectors;
-use quell_model::Reservation;
-use quell_model::config::{AgentFile, AgentTenant, ConfigError, TenantRule};
-use quell_policy::criticality::conflict;
+use quell_linux::observe::{ObserveError, Survey, check_selectors};
+use quell_model::config::{AgentFile, AgentTenant, ConfigError, Mechanism, TenantRule};
+use quell_model::{Reservation, TenantName};
+use quell_policy::criticality::{Owed, conflict};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -103,20 +104,36 @@ fn selectors(
     })
 }
 
-/// Checks a configuration that is to take the place of `before`, by which the promises `given` were made.
+/// Checks a configuration that is to take the place of `before`, by which promises were made. Returns the
+/// tenants that ask for a promise in it as well. `survey` looks which tenants its rules find now.
 ///
 /// # Errors
-/// When the configuration would break a promise: with file and key.
+/// When the configuration would break a promise: with file and key. When the host cannot be read.
 pub(crate) fn keeps_promises(
     path: &Path,
     file: &AgentFile,
     before: &AgentFile,
     reservations: &[Reservation],
-) -> Result<(), ConfigError> {
-    match conflict(reservations, before, file) {
-        Some(conflict) => Err(ConfigError::at(path, conflict.key, conflict.message)),
-        None => Ok(()),
+    survey: impl FnOnce(&AgentFile) -> Result<Survey, ObserveError>,
+) -> Result<BTreeSet<TenantName>, AgentError> {
+    if !file.agent.has(Mechanism::Criticality) {
+        return Ok(BTreeSet::new());
     }
+    let mut owed = Owed::by_tables(file);
+    // To look at the host takes longer than a period may; tables alone are known without.
+    let asks = file.rules.iter().any(|it| it.spec.criticality.is_some());
+    if asks && !reservations.is_empty() {
+        let found = survey(file)?.tenants.into_iter();
+        owed.extend(found.filter_map(|it| {
+            let key = format!("tenants[{}]", it.rule?);
+            Some(Owed { key, spec: it.spec })
+        }));
+    }
+    if let Some(conflict) = conflict(reservations, before, file, &owed) {
+        return Err(ConfigError::at(path, conflict.key, conflict.message).into());
+    }
+    let asking = owed.iter().filter(|it| it.spec.criticality.is_some());
+    Ok(asking.map(|it| it.spec.name.as_str().into()).collect())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
 use crate::clock::{Clock, SystemClock, Wake};
-use crate::control::{Assemble, Assembly, Controller};
+use crate::control::{Assemble, Assembly, Controller, Renewed};
 use crate::io::{Asking, Choice, HostActuator, HostObserver, StockInterfaces};
 use crate::privileges::Privileges;
 use crate::state::{Facts, SharedState};
@@ -273,7 +273,8 @@ impl Assemble for Assembler {
         &mut self,
         before: &AgentFile,
         reservations: &[Reservation],
-    ) -> Result<AgentFile, AgentError> {
+        observer: &dyn HostObserver,
+    ) -> Result<Renewed, AgentError> {
         let there = !load::is_absent(&self.config);
         if self.was_there && !there {
             let source = io::ErrorKind::NotFound.into();
@@ -282,8 +283,9 @@ impl Assemble for Assembler {
         }
         let config = load::load(&self.config)?;
         self.was_there = there;
-        load::keeps_promises(&self.config, &config, before, reservations)?;
-        Ok(config)
+        let survey = |config: &AgentFile| observer.survey(config);
+        let asking = load::keeps_promises(&self.config, &config, before, reservations, survey)?;
+        Ok(Renewed { config, asking })
     }
 
     fn make(

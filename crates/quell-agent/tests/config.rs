@@ -296,6 +296,7 @@ const RULES: (&[&str], &[&str]) = (
         "each = \"unit\"\nmatch = \"*-*.service\"\nname = \"{1}{02}\"",
         "each = \"cgroup\"\nmatch = \"*\"",
         "each = \"pod\"\nlabels = { qos = \"burstable\", user = \"*\" }\nclass = \"batch\"\nweight = 1",
+        "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1",
     ],
     &[
         "",
@@ -311,7 +312,7 @@ const RULES: (&[&str], &[&str]) = (
         "each = \"unit\"\nweight = 0",
         "each = \"unit\"\nkind = \"process\"",
         "each = \"unit\"\npid = 1",
-        "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1",
+        "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10",
     ],
 );
 

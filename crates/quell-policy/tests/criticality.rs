@@ -9,7 +9,7 @@ use quell_model::{
     CpuId, CpuSet, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
 };
 use quell_policy::Policy;
-use quell_policy::criticality::{Promises, SHORT_PERIODS, conflict};
+use quell_policy::criticality::{Owed, Promises, SHORT_PERIODS, conflict};
 use quell_policy::share::Shares;
 use std::sync::Arc;
 
@@ -549,7 +549,8 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         &[("a", "low", 100, 50, ""), ("b", "low", 100, 30, "")],
     );
     let conflict = |head: &str, tenants: &[(&str, &str, u32, u32, &str)]| {
-        conflict(&given, &before, &file(head, tenants))
+        let file = file(head, tenants);
+        conflict(&given, &before, &file, &Owed::by_tables(&file))
     };
     let b = ("b", "low", 100, 30, "");
     let fits = [
@@ -591,7 +592,8 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         assert!(found.message.contains(message), "{found:?}");
     }
     let much = file("[criticality]\nreserve_percent = 30\n", &[b]);
-    let found = quell_policy::criticality::conflict(&given, &much, &much);
+    let owed = Owed::by_tables(&much);
+    let found = quell_policy::criticality::conflict(&given, &much, &much, &owed);
     assert_eq!(found.map(|it| it.key), Some("criticality".into()));
     // The settings of the admission test stay as long as a tenant has a promise by them.
     for (table, key) in [

@@ -8,7 +8,8 @@ use crate::backend::scripted::{Log, Recorder, Script as Scheduler};
 use crate::clock::Clock;
 use crate::testing::{facts, snapshot};
 use quell_control::Observe;
-use quell_model::config::AgentTenant;
+use quell_linux::observe::{Survey, Surveyed};
+use quell_model::config::{AgentTenant, Selectors};
 use quell_model::{Promise, Source, Tid};
 use std::cell::RefCell;
 use std::io;
@@ -25,10 +26,24 @@ const C: &str =
 /// A file, which a test writes.
 type File = Rc<RefCell<String>>;
 
-/// A host of two CPUs. Each tenant has one thread, of the number that its selector has.
+/// A host of two CPUs. Each tenant has one thread, of the number that its selector has. Each rule finds one
+/// tenant, of the name that its `match` has, with the thread 10 or a later one.
 struct Host {
     tenants: Vec<AgentTenant>,
     period: u64,
+}
+
+fn found_by(config: &AgentFile) -> Vec<AgentTenant> {
+    let rules = config.rules.iter().zip(10..);
+    let found = rules.map(|(rule, number)| {
+        let name = rule.finds.matches.as_deref().unwrap().into();
+        let spec = rule.spec_of(&name, rule.spec.class);
+        AgentTenant {
+            spec,
+            selectors: Selectors::pids([number]),
+        }
+    });
+    found.collect()
 }
 
 impl Observe for Host {
@@ -59,7 +74,23 @@ impl HostObserver for Host {
 
     fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
         self.tenants.clone_from(&config.tenants);
+        self.tenants.extend(found_by(config));
         Ok(())
+    }
+
+    fn survey(&self, config: &AgentFile) -> Result<Survey, ObserveError> {
+        let found = found_by(config).into_iter().enumerate();
+        let tenants = found.map(|(rule, it)| Surveyed {
+            name: it.spec.name.as_str().into(),
+            labels: Arc::default(),
+            rule: Some(rule),
+            spec: Arc::new(it.spec),
+            processes: 1,
+        });
+        Ok(Survey {
+            tenants: tenants.collect(),
+            rest: Vec::new(),
+        })
     }
 }
 
@@ -70,11 +101,13 @@ impl Assemble for Assembler {
         &mut self,
         before: &AgentFile,
         reservations: &[Reservation],
-    ) -> Result<AgentFile, AgentError> {
+        observer: &dyn HostObserver,
+    ) -> Result<Renewed, AgentError> {
         let path = "q.toml".as_ref();
         let config = crate::parse(path, &self.0.borrow())?;
-        crate::load::keeps_promises(path, &config, before, reservations)?;
-        Ok(config)
+        let survey = |config: &AgentFile| observer.survey(config);
+        let asking = crate::load::keeps_promises(path, &config, before, reservations, survey)?;
+        Ok(Renewed { config, asking })
     }
 
     fn make(
@@ -295,4 +328,40 @@ fn other_terms_are_the_same_servers_or_no_reload() {
     );
     let error = rig.state.status(10).reload_error.unwrap();
     assert!(error.contains("criticality.reserve_percent"), "{error}");
+}
+
+/// A rule that finds the tenant `b`, with the promise that the table [`B`] asks for.
+const FOUND: &str = "[[tenants]]\neach = \"unit\"\nmatch = \"b\"\ncriticality = \"low\"\nperiod_ms = 100\n\
+                     budget_ms = 50\n";
+
+#[test]
+fn what_was_promised_to_a_tenant_that_a_rule_found_outlives_a_reload() {
+    let mut rig = Rig::new(&[HEAD, A, FOUND]);
+    let before = rig.promises();
+    assert_eq!(
+        before,
+        [("a".to_string(), kept(0)), ("b".to_string(), kept(0))]
+    );
+    // The thread of `b` has the number 10.
+    assert_eq!(
+        rig.reload(&[HEAD, FOUND, A], 3),
+        ["stock: hand over, bound 1 10"]
+    );
+    assert_eq!(rig.promises(), before);
+    // More than there is room for beside `a` is refused by the rule's key.
+    let other = FOUND
+        .replace("\"b\"", "\"c\"")
+        .replace("budget_ms = 50", "budget_ms = 1");
+    let told = rig.reload(&[HEAD, A, &other, &FOUND.replace("50", "95")], 3);
+    assert_eq!(told, Vec::<String>::new());
+    assert_eq!(rig.promises(), before);
+    let error = rig.state.status(10).reload_error.unwrap();
+    assert!(
+        error.contains("q.toml: `tenants[1].budget_ms`: "),
+        "{error}"
+    );
+    // Without the rule the promise ends, and with it what binds the thread.
+    let told = rig.reload(&[HEAD, A], 3);
+    assert_eq!(told[0], "stock: hand over, bound 1");
+    assert_eq!(rig.promises(), [("a".to_string(), kept(0))]);
 }

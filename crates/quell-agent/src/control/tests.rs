@@ -4,7 +4,7 @@ use super::*;
 use crate::io::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_control::{Act, Observe};
-use quell_linux::observe::TracePoints;
+use quell_linux::observe::{Survey, TracePoints};
 use quell_model::config::{AgentFile, Backend};
 use quell_model::{Note, Reservation, Source, Subject, TenantName, ThreadId, Writes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,6 +56,10 @@ impl HostObserver for Recording {
 
     fn fallback_reason(&self) -> Option<&str> {
         None
+    }
+
+    fn survey(&self, _: &AgentFile) -> Result<Survey, ObserveError> {
+        Ok(Survey::default())
     }
 
     fn follow(&mut self, _: &AgentFile) -> Result<(), ObserveError> {
@@ -166,9 +170,17 @@ struct Text {
 }
 
 impl Assemble for Text {
-    fn read(&mut self, _: &AgentFile, _: &[Reservation]) -> Result<AgentFile, AgentError> {
+    fn read(
+        &mut self,
+        _: &AgentFile,
+        _: &[Reservation],
+        _: &dyn HostObserver,
+    ) -> Result<Renewed, AgentError> {
         self.told.lock().unwrap().push("read".into());
-        Ok(crate::parse("q.toml".as_ref(), self.text)?)
+        Ok(Renewed {
+            config: crate::parse("q.toml".as_ref(), self.text)?,
+            asking: BTreeSet::new(),
+        })
     }
 
     fn make(

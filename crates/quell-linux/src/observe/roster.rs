@@ -29,6 +29,13 @@ pub(crate) struct Tenant {
     found: Option<(usize, String)>,
 }
 
+impl Tenant {
+    /// The rule that found the tenant; `None` of a table.
+    pub(crate) fn rule(&self) -> Option<usize> {
+        self.found.as_ref().map(|(rule, _)| *rule)
+    }
+}
+
 /// The tenants, by place.
 #[derive(Debug)]
 pub(crate) struct Roster {

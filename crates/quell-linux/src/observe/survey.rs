@@ -2,12 +2,12 @@
 
 use super::discover::Kind;
 use super::{ObserveError, View};
-use quell_model::config::{AgentTenant, TenantRule};
+use quell_model::config::{AgentTenant, TenantRule, TenantSpec};
 use quell_model::{Labels, TenantName};
 use std::sync::Arc;
 
 /// The tenants that there would be now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Survey {
     /// The tenants, ascending by name.
     pub tenants: Vec<Surveyed>,
@@ -16,12 +16,16 @@ pub struct Survey {
 }
 
 /// A tenant that there would be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Surveyed {
     /// The tenant's name.
     pub name: TenantName,
     /// What its source says of it; empty of a tenant that has a table.
     pub labels: Arc<Labels>,
+    /// The rule that finds it; `None` of a tenant that has a table.
+    pub rule: Option<usize>,
+    /// What it is owed.
+    pub spec: Arc<TenantSpec>,
     /// How many processes it has.
     pub processes: usize,
 }
@@ -38,6 +42,8 @@ pub fn survey(tenants: &[AgentTenant], rules: &[TenantRule]) -> Result<Survey, O
         Some(Surveyed {
             name: tenant.name.clone(),
             labels: tenant.labels.clone(),
+            rule: tenant.rule(),
+            spec: tenant.spec.clone(),
             processes: discovery.members(place).len(),
         })
     });

@@ -374,6 +374,7 @@ fn check_tenants<'a>(
     for (index, rule) in rules.iter().enumerate() {
         let key = format!("tenants[{index}]");
         rule.check(file, &key)?;
+        promises(&key, rule.spec.criticality)?;
     }
     Ok(())
 }

@@ -231,10 +231,6 @@ impl TenantRule {
                 return error(&format!("labels.{label}"), message);
             }
         }
-        if self.spec.criticality.is_some() {
-            let message = "is for `[[tenant]]` tables: promises to tenants that rules find would not outlive a reload";
-            return error("criticality", message.to_string());
-        }
         // What the keys demand of a tenant, whatever its name.
         TenantSpec {
             name: "found".to_string(),
@@ -355,7 +351,7 @@ mod tests {
             ("each = \"unit\"\npid = 3\n", "unknown field `pid`"),
             (
                 "each = \"vm\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 1\n",
-                "is for `[[tenant]]` tables",
+                "needs `criticality` in agent.policy",
             ),
         ] {
             let error = rule(text).unwrap_err();

@@ -101,8 +101,13 @@ pub(super) fn one_or_many_of(schema: &mut Schema) {
 pub(super) fn of_tenants(schema: &mut Schema) {
     let selected = keys::<Selectors>().into_iter();
     let selected: Vec<Value> = selected.map(|key| json!({ "required": [key] })).collect();
+    add(schema, json!({ "anyOf": selected }));
+    of_promises(schema);
+}
+
+/// Adds what holds between the keys of a promise.
+fn of_promises(schema: &mut Schema) {
     let more = json!({
-        "anyOf": selected,
         "dependentRequired": {
             "criticality": ["period_ms", "budget_ms"],
             "period_ms": ["criticality"],
@@ -117,16 +122,10 @@ pub(super) fn of_tenants(schema: &mut Schema) {
 
 /// Changes the keys of a tenant into those of a `[[tenants]]` table, and adds what holds between them.
 pub(super) fn of_rules(schema: &mut Schema) {
-    let promise = [
-        "criticality",
-        "period_ms",
-        "budget_ms",
-        "pessimistic_budget_ms",
-    ];
+    of_promises(schema);
     let known = keys::<TenantRule>();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        properties
-            .retain(|key, _| known.contains(&key.as_str()) && !promise.contains(&key.as_str()));
+        properties.retain(|key, _| known.contains(&key.as_str()));
         // Not given: the source says it.
         if let Some(Value::Object(class)) = properties.get_mut("class") {
             class.remove("default");

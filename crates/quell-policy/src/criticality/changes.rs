@@ -2,9 +2,10 @@
 //! configuration that would break a promise.
 
 use crate::admission::{Condition, Host, Placed};
-use quell_model::config::{AgentFile, CriticalitySettings, Mechanism, Server};
+use quell_model::config::{AgentFile, CriticalitySettings, Mechanism, Server, TenantSpec};
 use quell_model::{CpuId, Reservation};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A host with the existing promises on it.
 pub(super) fn host_of(reservations: &[Reservation], settings: CriticalitySettings) -> Host {
@@ -46,12 +47,34 @@ pub struct Conflict {
     pub message: String,
 }
 
+/// A tenant that a configuration has now, and what it is owed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owed {
+    /// The key of the tenant's table, or of the rule that finds it.
+    pub key: String,
+    /// What the tenant is owed.
+    pub spec: Arc<TenantSpec>,
+}
+
+impl Owed {
+    /// The tenants that have tables.
+    pub fn by_tables(file: &AgentFile) -> Vec<Owed> {
+        let tables = file.tenants.iter().enumerate();
+        let owed = tables.map(|(at, table)| Owed {
+            key: format!("tenant[{at}]"),
+            spec: Arc::new(table.spec.clone()),
+        });
+        owed.collect()
+    }
+}
+
 /// The first key of a configuration that would break a promise given under the configuration that it
-/// replaces; `None`: there is none.
+/// replaces; `None`: there is none. `tenants`: those that the configuration has now.
 pub fn conflict(
     reservations: &[Reservation],
     before: &AgentFile,
     file: &AgentFile,
+    tenants: &[Owed],
 ) -> Option<Conflict> {
     if !file.agent.has(Mechanism::Criticality) {
         // Without the mechanism there are no promises.
@@ -61,9 +84,9 @@ pub fn conflict(
         let its = reservations.iter().filter(|it| it.tenant.as_str() == name);
         its.filter(|it| it.leaves_ns.is_none()).collect::<Vec<_>>()
     };
-    let specs = file.tenants.iter().map(|it| &it.spec).enumerate();
-    let tenants = specs.filter_map(|(at, spec)| Some((at, spec, spec.server()?)));
-    let held = tenants.map(|(at, spec, server)| (at, spec, server, given_to(&spec.name)));
+    let tenants = tenants.iter();
+    let tenants = tenants.filter_map(|it| Some((&it.key, &it.spec, it.spec.server()?)));
+    let held = tenants.map(|(key, spec, server)| (key, spec, server, given_to(&spec.name)));
     let held: Vec<_> = held.filter(|(.., its)| !its.is_empty()).collect();
     if held.is_empty() {
         return None;
@@ -93,10 +116,10 @@ pub fn conflict(
             message: format!("has no room for what was promised on CPU {cpu}"),
         });
     }
-    for (at, spec, server, its) in held {
+    for (tenant, spec, server, its) in held {
         let first = its[0];
         let conflict = |key: &str, message: String| {
-            let key = format!("tenant[{at}].{key}");
+            let key = format!("{tenant}.{key}");
             Some(Conflict { key, message })
         };
         if server.criticality != first.server.criticality {

@@ -49,7 +49,7 @@
 
 mod changes;
 
-pub use changes::{Conflict, conflict};
+pub use changes::{Conflict, Owed, conflict};
 
 use crate::Policy;
 use crate::admission::{

@@ -135,6 +135,64 @@ fn without_a_configuration_everything_is_a_tenant_and_nothing_changes() {
     assert_eq!(lines.last(), Some(&"SIGTERM: 0"));
 }
 
+/// Two units that a rule promises CPU time to, on two CPUs; another one is refused. The rule's terms change.
+const PROMISED: &str = r#"
+cg=/sys/fs/cgroup
+into() { mkdir -p $cg/system.slice/$1; echo $! > $cg/system.slice/$1/cgroup.procs; }
+status() { quell status --json --socket /run/q.sock; }
+await() { for turn in $(seq 900); do "$@" && return; sleep 0.1; done; echo "not in time: $*"; cat $OUT/agent.log; exit 1; }
+rule() { # BUDGET
+    cat > quell.toml <<EOF
+[agent]
+policy = ["promises"]
+guard = "off"
+[[tenants]]
+each = "unit"
+match = "rt-*"
+criticality = "low"
+period_ms = 100
+budget_ms = $1
+EOF
+}
+promises() { quell status --socket /run/q.sock | grep 'promised CPU time' | sort; }
+reload() { kill -HUP $agent; await eval "status | grep -q '\"reloads\": $1,'"; sleep 1; promises; }
+for unit in rt-a rt-b; do sh -c 'while :; do sleep 0.01; done' & into $unit.service; done
+rule 60
+quell run -c quell.toml --socket /run/q.sock --journal /root/journal > $OUT/agent.log 2>&1 & agent=$!
+await eval '[ "$(promises 2> /dev/null | wc -l)" = 2 ]'
+promises
+sh -c 'while :; do sleep 0.01; done' & into rt-c.service
+await eval '[ "$(promises | wc -l)" = 3 ]'
+promises | cut -c1-40
+echo "the same"; reload 1 | cut -c1-40
+rule 97; kill -HUP $agent
+await eval 'status | grep -q "tenants.0.*has no room"'
+rule 40; echo "less"; reload 2 | cut -c1-40
+kill -TERM $agent; wait $agent; echo "SIGTERM: $?"
+"#;
+
+#[test]
+#[ignore = "a minute; nightly"]
+fn a_rule_promises_cpu_time_to_what_it_finds() {
+    let Some((_folder, said)) = in_guest(&[PROMISED]) else {
+        return;
+    };
+    let lines: Vec<&str> = said.lines().collect();
+    let kept = |unit: &str, cpu: u32| format!("rt-{unit}.service: promised CPU time on CPU {cpu}");
+    let refused = "rt-c.service: not promised CPU time: ";
+    let (a, b) = (kept("a", 0), kept("b", 1));
+    assert_eq!(lines[..2], [&a, &b], "{said}");
+    assert_eq!(lines[2..4], [&a, &b], "{said}");
+    assert!(lines[4].starts_with(refused), "{said}");
+    // After a reload with the same terms each promise is where it was.
+    assert_eq!(lines[5..8], ["the same", &a, &b], "{said}");
+    assert!(lines[8].starts_with(refused), "{said}");
+    // With less for each there is room for the third.
+    assert_eq!(lines[9..12], ["less", &a, &b], "{said}");
+    assert_eq!(lines[12], kept("c", 0), "{said}");
+    assert_eq!(lines[13..], ["SIGTERM: 0"], "{said}");
+}
+
 /// A name as tables show it: of a long one the beginning and the end.
 fn quell_name(name: &str) -> String {
     name.chars().take(14).collect()
