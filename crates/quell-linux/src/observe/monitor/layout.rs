@@ -95,8 +95,8 @@ impl ThreadSlot {
             .then(|| self.generation.load(Relaxed))
     }
 
-    /// The stamp of the slot for as long as the thread of a copy sleeps on, so that a new copy would be equal:
-    /// no counter changes while a thread is blocked. `None`: the thread did not sleep.
+    /// The stamp of the slot for as long as the thread of a copy sleeps on, and a new copy would be equal: no
+    /// counter changes while a thread is blocked. `None`: the thread did not sleep.
     pub fn asleep(copy: &RawThread) -> Option<u64> {
         let slept = matches!(
             copy.state,
