@@ -16,9 +16,11 @@
 use crate::period::Act;
 use crate::servers::PromisedServers;
 use quell_model::{
-    ApplyReport, Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan,
+    ApplyReport, Plan, Snapshot, TenantName, TenantPlan, TenantSample, TenantWeight, ThreadId,
+    ThreadPlan,
 };
 use quell_sched::{SchedError, Scheduler, ServerSetting, ThreadSetting};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 /// The calls on a scheduler that carry out plans: on the one that is loaded into the kernel, or on that of a
@@ -121,7 +123,13 @@ impl SchedulerActuator {
             tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
         }
         for tenant in &plan.tenants {
-            let number = self.group_of(scheduler, snapshot, tenant);
+            let sample = snapshot.tenant(&tenant.name);
+            let number = self.group_of(scheduler, sample, tenant);
+            // A group has all threads of its tenant, those too that the plan leaves as they are.
+            let mut tenant = Cow::Borrowed(tenant);
+            if let Some(sample) = sample.filter(|_| number != 0) {
+                tenant.to_mut().complete(sample);
+            }
             for thread in &tenant.threads {
                 self.tell(scheduler, number, thread, &mut report);
             }
@@ -136,10 +144,9 @@ impl SchedulerActuator {
     fn group_of<S: SchedulerCalls + ?Sized>(
         &mut self,
         scheduler: &mut S,
-        snapshot: &Snapshot,
+        sample: Option<&TenantSample>,
         tenant: &TenantPlan,
     ) -> u32 {
-        let sample = snapshot.tenant(&tenant.name);
         let is_cgroup = sample.is_some_and(|sample| sample.cgroup.is_some());
         if !self.groups_tenants || is_cgroup {
             return 0;

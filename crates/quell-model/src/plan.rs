@@ -1,7 +1,9 @@
 //! The settings that should hold next, and why: the message from *decide* to *act*.
 
 use crate::config::Server;
-use crate::{CpuId, CpuSet, Effect, TenantName, TenantWeight, ThreadId, Weight};
+use crate::{
+    CpuId, CpuSet, Effect, SchedClass, TenantName, TenantSample, TenantWeight, ThreadId, Weight,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -253,7 +255,7 @@ pub struct TenantPlan {
     pub name: TenantName,
     /// The tenant's weight among tenants; `None` leaves the weight that its owner chose.
     pub weight: Option<TenantWeight>,
-    /// The plans of the tenant's threads, ascending by id.
+    /// The plans of the tenant's threads, ascending by id; a thread that is left as it is may be left out.
     pub threads: Vec<ThreadPlan>,
     /// The state of the tenant's promise; `None`: the tenant asks for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,6 +284,23 @@ pub struct ThreadPlan {
     pub reasons: Vec<Reason>,
 }
 
+impl TenantPlan {
+    /// Adds those of the tenant's threads that the plan left out, each with every setting that its owner
+    /// chose: the threads of the ordinary classes, which may have settings.
+    pub fn complete(&mut self, sample: &TenantSample) {
+        let takes_settings = |class| matches!(class, SchedClass::Fair | SchedClass::Ext);
+        let all = sample.threads.iter();
+        let all = all.filter(|it| takes_settings(it.settings.class));
+        let has = |id: &ThreadId| self.threads.binary_search_by_key(id, |it| it.id).is_ok();
+        let missing = all.filter(|it| !has(&it.id));
+        let missing: Vec<ThreadPlan> = missing.map(|it| ThreadPlan::leaving(it.id)).collect();
+        if !missing.is_empty() {
+            self.threads.extend(missing);
+            self.threads.sort_by_key(|it| it.id);
+        }
+    }
+}
+
 impl ThreadPlan {
     /// A plan that leaves a thread every setting that its owner chose.
     pub fn leaving(id: ThreadId) -> ThreadPlan {
@@ -293,11 +312,6 @@ impl ThreadPlan {
             server: None,
             reasons: Vec::new(),
         }
-    }
-
-    /// Whether the plan has no setting for the thread and no reason to tell, so that it may leave it out.
-    pub fn says_nothing(&self) -> bool {
-        !self.changes() && self.reasons.is_empty()
     }
 
     /// Whether the plan has a setting for the thread.

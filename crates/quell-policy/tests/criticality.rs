@@ -4,12 +4,15 @@
 mod common;
 
 use common::*;
-use quell_model::config::{AdmissionTest, AgentFile, Criticality, CriticalitySettings, TenantSpec};
+use quell_model::config::{
+    AdmissionTest, AgentFile, AsymmetrySettings, Criticality, CriticalitySettings, TenantSpec,
+};
 use quell_model::{
     CpuId, CpuSet, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
 };
 use quell_policy::Policy;
 use quell_policy::criticality::{Owed, Promises, SHORT_PERIODS, conflict};
+use quell_policy::dasec::Dasec;
 use quell_policy::share::Shares;
 use std::sync::Arc;
 
@@ -81,6 +84,31 @@ impl Rig {
     fn of(&mut self, snapshot: &Snapshot) -> Plan {
         self.seq = snapshot.seq;
         self.policy.decide(snapshot)
+    }
+}
+
+/// Whatever policy decides on weights, and whether its plans list the threads that it leaves as they are.
+#[test]
+fn promised_threads_are_served_beside_every_other_mechanism() {
+    let tenants = [
+        one("a", 1, 40.0, None, 100.0),
+        tenant(TenantSpec::named("b"), false, vec![thread(2, 4)]),
+    ];
+    let weights: [Box<dyn Policy>; 2] = [
+        Box::new(Shares),
+        Box::new(Dasec::new(AsymmetrySettings::default())),
+    ];
+    for weights in weights {
+        let mut rig = Rig::new(1);
+        rig.policy = Promises::new(exact(), weights);
+        rig.period(&tenants);
+        let plan = rig.period(&tenants);
+        let served = plan.tenants[0]
+            .threads
+            .iter()
+            .map(|it| (it.id.tid.0, it.server, it.cpus.is_some()));
+        assert_eq!(served.collect::<Vec<_>>(), [(1, Some(1), true)]);
+        assert!(plan.tenants[1].threads.iter().all(|it| !it.changes()));
     }
 }
 

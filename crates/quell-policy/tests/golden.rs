@@ -239,7 +239,7 @@ impl Case {
                 .iter()
                 .map(|thread| Some(thread.weight?.0))
                 .collect();
-            if let Some(weights) = weights {
+            if let Some(weights) = weights.filter(|it| !it.is_empty()) {
                 let total: u64 = weights.iter().sum();
                 writeln!(text, "{} total {:.3}", tenant.name, total as f64 / 1000.0).unwrap();
             }

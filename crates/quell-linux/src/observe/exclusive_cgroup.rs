@@ -9,6 +9,7 @@ use super::account::Account;
 use super::cgroup::{CpuHierarchy, Paths};
 use super::discover::{Discovery, Kind};
 use super::proc::{self, Reader};
+use super::roster::Tenant;
 use quell_model::CgroupPath;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -168,14 +169,13 @@ impl ExclusiveCgroups {
         // A process that is not known yet is examined soon, and counts as a stranger then if it is one.
         let stranger = |pid| !pids.contains(&pid) && discovery.process(pid).is_some();
         let found = hierarchy.exclusive(paths.iter().map(String::as_str), &stranger);
+        let roster = discovery.roster();
+        let thing = roster.tenant(tenant).and_then(Tenant::thing_cgroup);
+        let found = found.and_then(|found| of_thing(found, thing, &paths));
         let own = &mut self.tenants[tenant];
         // Processes come and go. A tenant keeps the cgroup that it had as long as all of its processes, if it
         // has any, are in it and no stranger is seen there at two successive examinations: a stranger that is
         // seen once may be about to join the tenant.
-        let within = |path: &str, above: &str| {
-            path.strip_prefix(above)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let before = own.cgroup.as_ref().map(|it| &*it.0).filter(|before| {
             let lower = |found: &str| found != *before && within(found, before);
             found.as_deref().is_none_or(lower) && paths.iter().all(|it| within(it, before))
@@ -195,5 +195,64 @@ impl ExclusiveCgroups {
             }
         }
         Ok(found)
+    }
+}
+
+fn within(path: &str, above: &str) -> bool {
+    path.strip_prefix(above)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The cgroup of a tenant of which `found` is the highest that it has to itself, and whose processes are in
+/// `paths`. A unit that is alone in its slice is owed its weight beside the units that come, so the slice is
+/// not its cgroup: a thing that a rule found has none above its own. `None`: it has no cgroup in the CPU
+/// controller's hierarchy.
+fn of_thing(found: String, thing: Option<&str>, paths: &[String]) -> Option<String> {
+    match thing {
+        Some(thing) if found != thing && within(thing, &found) => paths
+            .iter()
+            .all(|it| within(it, thing))
+            .then(|| thing.to_string()),
+        _ => Some(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thing_that_a_rule_found_has_no_cgroup_above_its_own() {
+        let unit = Some("/system.slice/a.service");
+        for (found, thing, path, expected) in [
+            ("/system.slice", unit, "/system.slice/a.service", unit),
+            ("/system.slice", unit, "/system.slice/a.service/b", unit),
+            // Version 1: the CPU controller has no cgroup for the unit.
+            ("/system.slice", unit, "/system.slice", None),
+            (
+                "/system.slice/a.service/b",
+                unit,
+                "/system.slice/a.service/b",
+                Some("/system.slice/a.service/b"),
+            ),
+            (
+                "/system.slice/a.service",
+                unit,
+                "/system.slice/a.service",
+                unit,
+            ),
+            // The hierarchies differ.
+            ("/other", unit, "/other", Some("/other")),
+            // A table may mean all of a slice.
+            (
+                "/web.slice",
+                None,
+                "/web.slice/a.service",
+                Some("/web.slice"),
+            ),
+        ] {
+            let of = of_thing(found.to_string(), thing, &[path.to_string()]);
+            assert_eq!(of.as_deref(), expected, "{found} {path}");
+        }
     }
 }

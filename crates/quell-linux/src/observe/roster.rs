@@ -34,6 +34,13 @@ impl Tenant {
     pub(crate) fn rule(&self) -> Option<usize> {
         self.found.as_ref().map(|(rule, _)| *rule)
     }
+
+    /// The cgroup of the thing that a rule found, in the hierarchy that names things; `None` of a table, and
+    /// of a virtual machine.
+    pub(crate) fn thing_cgroup(&self) -> Option<&str> {
+        let thing = self.found.as_ref().map(|(_, thing)| &**thing);
+        thing.filter(|it| it.starts_with('/'))
+    }
 }
 
 /// The tenants, by place.

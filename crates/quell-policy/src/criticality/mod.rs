@@ -630,6 +630,7 @@ impl Promises {
                 false => Promise::Awaited { cpus },
             });
             let places = held.places();
+            tenant.complete(sample);
             for thread in &mut tenant.threads {
                 let seen = sample.thread(thread.id);
                 let number = seen.and_then(|it| vcpu_of(sample, it, places));

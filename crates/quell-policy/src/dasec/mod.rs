@@ -82,11 +82,10 @@ impl Dasec {
             // Where no cgroup carries a tenant's weight, its threads' weights do.
             let weighs = settings.slices || tenant.scale != TenantWeight::DEFAULT;
             let threads = tenant.threads.iter_mut();
-            let threads = threads.map(|it| plan_thread(it, weighs));
             TenantPlan {
                 name: tenant.name.clone(),
                 weight: snapshot.tenants[tenant.sample].spec.weight,
-                threads: threads.filter(|it| !it.says_nothing()).collect(),
+                threads: threads.map(|it| plan_thread(it, weighs)).collect(),
                 promise: None,
                 group: None,
             }

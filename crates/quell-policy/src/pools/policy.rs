@@ -252,6 +252,7 @@ impl Pooled {
                 });
             }
             let mut reason = vm.and_then(|vm| vm.reason.take());
+            tenant.complete(sample);
             for thread in &mut tenant.threads {
                 let vcpu = sample.thread(thread.id).is_some_and(is_vcpu);
                 let cpus = match (group, vcpu) {

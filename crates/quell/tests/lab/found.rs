@@ -77,6 +77,9 @@ fn without_a_configuration_everything_is_a_tenant_and_nothing_changes() {
     assert_eq!(names, expected);
     let of = |name: &str| tenants.iter().find(|it| it["name"] == name).unwrap();
     assert_eq!(of("111111111111")["labels"]["runtime"], "docker");
+    // It is alone in its folder, and yet its weight is no folder's.
+    let cgroup = format!("/docker/{}", "1".repeat(64));
+    assert_eq!(of("111111111111")["cgroup"], cgroup);
     assert_eq!(of(expected[1])["class"], "batch");
     assert_eq!(of(expected[1])["labels"]["qos"], "best-effort");
     assert_eq!(of("web")["labels"]["runtime"], "lxc");
