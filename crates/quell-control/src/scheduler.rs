@@ -122,8 +122,8 @@ impl SchedulerActuator {
         for (server, error) in self.servers.promise(&plan.servers, set) {
             tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
         }
-        for tenant in &plan.tenants {
-            let sample = snapshot.tenant(&tenant.name);
+        for (at, tenant) in plan.tenants.iter().enumerate() {
+            let sample = snapshot.tenant_near(at, &tenant.name);
             let number = self.group_of(scheduler, sample, tenant);
             // A group has all threads of its tenant, those too that the plan leaves as they are.
             let mut tenant = Cow::Borrowed(tenant);

@@ -1,7 +1,7 @@
 //! The policy of the mechanism share, where no other policy decides on tenants' threads.
 
 use crate::Policy;
-use quell_model::{Plan, SchedClass, Snapshot, TenantPlan, TenantSample, ThreadPlan};
+use quell_model::{Plan, Snapshot, TenantPlan, TenantSample};
 
 /// The policy of the mechanism share: every tenant has the weight of the configuration, and its threads
 /// belong to it; Quell's scheduler does the rest, at each scheduling decision.
@@ -14,21 +14,18 @@ impl Policy for Shares {
     }
 
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
-        let threads = |tenant: &TenantSample| {
-            let shared = |class| matches!(class, SchedClass::Fair | SchedClass::Ext);
-            let threads = tenant.threads.iter();
-            threads
-                .filter(|thread| shared(thread.settings.class))
-                .map(|thread| ThreadPlan::leaving(thread.id))
-                .collect()
+        let plan = |tenant: &TenantSample| {
+            let mut plan = TenantPlan {
+                name: tenant.name.clone(),
+                weight: tenant.spec.weight,
+                threads: Vec::new(),
+                promise: None,
+                group: None,
+            };
+            plan.complete(tenant);
+            plan
         };
-        let tenants = snapshot.tenants.iter().map(|tenant| TenantPlan {
-            name: tenant.name.clone(),
-            weight: tenant.spec.weight,
-            threads: threads(tenant),
-            promise: None,
-            group: None,
-        });
+        let tenants = snapshot.tenants.iter().map(plan);
         Plan {
             seq: snapshot.seq,
             tenants: tenants.collect(),
